@@ -1,0 +1,46 @@
+# `make demo` and `make test` set everything up by themselves, in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test test-all lint format docs bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/paper_examples.py --out out/demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --quiet --strict
+
+bench: $(VENV)/.demo
+	$(BIN)/python benchmarks/core.py --out benchmarks/results
+
+clean:
+	rm -rf $(VENV) site out
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvib needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable ".[demo]"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable ".[dev]"
+	touch $@ $(VENV)/.demo

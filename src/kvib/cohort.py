@@ -1,0 +1,88 @@
+"""What one round drew, with everything that makes its estimate unbiased."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+Guarantee = Literal["unbiased", "consistent", "biased"]
+
+
+class Pairs(NamedTuple):
+    """Second moments of the counts n_i of some clients, relative to e_i = E[n_i].
+
+    Together they give the variance of every estimate Σ n_i ζ_i without knowing the design:
+    V = Σ e_i size_i ‖ζ_i‖² − ½ Σ_{i≠j} (ratio_ij − 1) e_i e_j ‖ζ_i − ζ_j‖².
+    """
+
+    ratio: float | FloatArray
+    """E[n_i n_j] / (e_i e_j) for i ≠ j: [m, m], or one number when all pairs share it."""
+    size: FloatArray
+    """Cov(n_i, Σ_j n_j) / e_i, [m]: 1 − p_i for independent draws, 0 for a fixed size."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cohort:
+    """The clients of one round, aligned arrays in ascending order of id.
+
+    >>> cohort = Cohort(ids=[2, 5], count=[1, 1], expected=[0.5, 0.1], weight=[0.2, 0.05])
+    >>> cohort.coefficients                                # λ · count / (response · expected)
+    array([0.4, 0.5])
+    """
+
+    ids: IntArray
+    count: IntArray
+    """How often each was drawn: 1, or more when drawing with replacement."""
+    expected: FloatArray
+    """E[count]: the inclusion probability p, or K·q when drawing with replacement."""
+    weight: FloatArray
+    """λ of the drawn."""
+    response: FloatArray = field(default_factory=lambda: np.ones(1))
+    """Probability q that the client is available and its answer arrives."""
+    availability: FloatArray = field(default_factory=lambda: np.ones(1))
+    """The part of q that was decided before the draw."""
+    round: int = 0
+    budget: float = float("nan")
+    """Σ expected that the draw aimed at: the requested budget, or less if few were available."""
+    requested: float = float("nan")
+    guarantee: Guarantee = "unbiased"
+    """Of Σ coefficient·update: unbiased, consistent (q was estimated), or biased (a selector)."""
+    token: str = ""
+    """Names the sampler that drew it."""
+    pairs: Callable[[], Pairs] | None = field(default=None, repr=False)
+    """Second moments among the drawn, computed when asked for; None where nobody knows them."""
+
+    def __post_init__(self) -> None:
+        size = np.shape(self.ids)
+        for name in ("ids", "count"):
+            self._freeze(name, np.array(getattr(self, name), dtype=np.int64))
+        for name in ("expected", "weight", "response", "availability"):
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            self._freeze(name, np.array(np.broadcast_to(values, size)))
+
+    def _freeze(self, name: str, values: NDArray[np.generic]) -> None:
+        values.flags.writeable = False
+        object.__setattr__(self, name, values)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def coefficients(self) -> FloatArray:
+        """λ·count / (q·expected): Horvitz–Thompson and Hansen–Hurwitz in one line."""
+        return self.weight * self.count / (self.response * self.expected)
+
+    def take(self, keep: BoolArray) -> "Cohort":
+        """The part of this cohort that `keep` marks, without its second moments."""
+        aligned = ("ids", "count", "expected", "weight", "response", "availability")
+        return replace(self, pairs=None, **{name: getattr(self, name)[keep] for name in aligned})
+
+    def __repr__(self) -> str:
+        shown = {f.name: getattr(self, f.name) for f in fields(self) if f.repr}
+        return f"Cohort({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

@@ -1,0 +1,207 @@
+"""From a cohort's updates to the estimate of the full-participation step."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvib.checks import by_id
+from kvib.cohort import BoolArray, Cohort, FloatArray, Pairs
+
+Update = Any
+"""One client's update: a NumPy array, a torch tensor, a number, or dicts and lists of them."""
+
+Coefficients = Callable[[Cohort], FloatArray]
+
+
+def unbiased(cohort: Cohort) -> FloatArray:
+    """λ·count/(q·expected): E[Σ coefficient·update] is the full-participation step, exactly."""
+    if cohort.guarantee == "biased":
+        raise ValueError(
+            "a selector's cohort has no inclusion probabilities, so nothing makes it unbiased; "
+            "pass coefficients=kvib.self_normalised"
+        )
+    return cohort.coefficients
+
+
+def self_normalised(cohort: Cohort) -> FloatArray:
+    """The same, divided by their sum: a mean of the updates, as FedAvg takes it. Biased."""
+    coefficients = cohort.coefficients
+    total = coefficients.sum()
+    return coefficients / total if total > 0 else coefficients
+
+
+def estimate(
+    cohort: Cohort,
+    updates: Sequence[Update] | Mapping[int, Update] | Any,
+    coefficients: Coefficients = unbiased,
+    like: Update | None = None,
+) -> Update:
+    """Estimate Σ_i λ_i g_i over all clients from the updates of the drawn ones.
+
+    d = Σ_{i ∈ S} λ_i·count_i/(q_i·expected_i) · g_i.
+
+    >>> import kvib
+    >>> cohort = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.5, 1.0], weight=[0.1, 0.4])
+    >>> kvib.estimate(cohort, [{"w": np.array([1.0, 0.0])}, {"w": np.array([0.0, 1.0])}])
+    {'w': array([0.2, 0.4])}
+
+    Args:
+        cohort: who was drawn.
+        updates: one per client in the order of `cohort.ids` (a list, or an array or tensor stacked
+            along the first axis), None where a client did not answer; or a mapping from client id
+            to update, without those.
+        coefficients: `unbiased` or `self_normalised`.
+        like: what the model looks like; then an empty cohort gives zeros of that form, not 0.0.
+    """
+    answered, given = _answers(cohort, updates)
+    if not answered.any():
+        if isinstance(updates, np.ndarray):
+            return np.zeros(updates.shape[1:], updates.dtype)
+        return 0.0 if like is None else _map(lambda leaf: leaf * 0.0, like)
+    factors = coefficients(cohort.take(answered)).tolist()
+    if isinstance(updates, np.ndarray) and updates.dtype.kind == "f":
+        return np.tensordot(np.asarray(factors, updates.dtype), np.asarray(given), axes=1)
+    total = _map(lambda leaf: leaf * factors[0], given[0])
+    for factor, update in zip(factors[1:], given[1:], strict=True):
+        total = _add(total, update, factor)
+    return total
+
+
+def norm(update: Update) -> float:
+    """‖g‖ over all entries of one update."""
+    squares: list[float] = []
+    _map(lambda leaf: squares.append(float((leaf * leaf).sum())), update)
+    return math.sqrt(math.fsum(squares))
+
+
+def norms(updates: Sequence[Update]) -> FloatArray:
+    """‖g‖ of each update, [m], as `Sampler.update` wants them; NaN where an update is None."""
+    return np.array([math.nan if u is None else norm(u) for u in updates], dtype=np.float64)
+
+
+class VarianceEstimate(NamedTuple):
+    """What a cohort says about the variance E‖d − D‖² of its own estimate."""
+
+    value: float
+    """NaN where the design never shows two clients together (with replacement, one draw)."""
+    exact: bool
+    """Whether its mean is the variance exactly; False: a good approximation (pivotal, …)."""
+
+
+def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> VarianceEstimate:
+    """Estimate the sampling noise of one round from that round alone, so that a server can plot it.
+
+    With ζ = λg/expected and the second moments of `Cohort.pairs`,
+    v = Σ count_i size_i ‖ζ_i‖²/q_i − ½ΣΣ count_i count_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²/(q_i q_j)
+    + Σ count_i² (1 − q_i) ‖ζ_i‖²/q_i²: Horvitz and Thompson's estimator for independent draws,
+    Yates and Grundy's (1953) for a fixed size, plus the noise of answers that may stay out. Where
+    no second moments are known, Deville's approximation (1999) from the probabilities alone.
+
+    Args:
+        cohort: who was drawn.
+        updates: as for `estimate`.
+    """
+    if cohort.guarantee == "biased":
+        raise ValueError("a selector's cohort has no inclusion probabilities, hence no variance")
+    answered, given = _answers(cohort, updates)
+    drawn = cohort.take(answered)
+    count, q, zeta = drawn.count, drawn.response, drawn.weight / drawn.expected
+    pairs = cohort.pairs() if cohort.pairs is not None else None
+    if pairs is not None and isinstance(pairs.ratio, float) and pairs.ratio == 1.0:
+        squared = (zeta * norms(given)) ** 2  # no pair matters: norms suffice
+        between = 0.0
+    else:
+        gram = np.outer(zeta, zeta) * _gram(given)
+        squared = np.diag(gram)
+        distance = squared[:, None] + squared - 2 * gram
+        between = _between(count / q, pairs, answered, distance) if pairs else 0.0
+    silence = (count**2 * (1 - q) / q**2 * squared).sum()
+    if pairs is None:
+        return VarianceEstimate(float(_approximate(drawn, gram) + silence), exact=False)
+    own = (count * pairs.size[answered] / q * squared).sum()
+    return VarianceEstimate(float(own - between + silence), exact=True)
+
+
+def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, distance: FloatArray) -> float:
+    """½ΣΣ weight_i weight_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²; NaN if no pair can ever be seen."""
+    ratio = pairs.ratio if isinstance(pairs.ratio, float) else pairs.ratio[answered][:, answered]
+    if np.min(ratio, initial=1.0) <= 0:
+        return math.nan
+    return float((np.outer(weight, weight) * (1 - 1 / ratio) * distance).sum() / 2)
+
+
+def _approximate(drawn: Cohort, gram: FloatArray) -> float:
+    """Σ (1−p)/q·‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ (1−p)/q (Deville 1999).
+
+    A fractional budget adds a client who is nobody, ζ = 0, drawn whenever the size is ⌊K⌋.
+    """
+    free = (1 - np.minimum(drawn.expected, 1.0)) / drawn.response
+    part = drawn.budget - math.floor(drawn.budget)
+    if part > 0 and len(drawn) <= drawn.budget:
+        free = np.append(free, part)
+        gram = np.pad(gram, (0, 1))
+    total = free.sum()
+    if total == 0:
+        return 0.0
+    if np.count_nonzero(free) < 2:
+        return math.nan
+    w = free / total
+    spread = np.diag(gram) - 2 * (gram @ w) + w @ gram @ w  # ‖ζ_i − ζ̄‖²
+    return float((free * spread).sum() / (1 - (w * w).sum()))
+
+
+def _answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:
+    """Which clients of a cohort answered, and their updates in the same order."""
+    given = by_id(cohort, updates) if isinstance(updates, Mapping) else updates
+    if len(given) != len(cohort):
+        raise ValueError(
+            f"{len(given)} updates for a cohort of {len(cohort)}; give one per client in the order "
+            "of cohort.ids, None where there was no answer, or a mapping from client id to update"
+        )
+    answered = np.array([update is not None for update in given], dtype=np.bool_)
+    return answered, given if answered.all() else [u for u in given if u is not None]
+
+
+def _map(function: Callable[[Any], Any], update: Update) -> Update:
+    """Apply to every array of a nested update; NumPy arrays and torch tensors alike."""
+    if isinstance(update, Mapping):
+        return {name: _map(function, part) for name, part in update.items()}
+    if isinstance(update, list | tuple):
+        return [_map(function, part) for part in update]
+    return function(np.asarray(update, np.float64) if isinstance(update, int | float) else update)
+
+
+def _add(total: Update, update: Update, factor: float) -> Update:
+    """total + factor·update, where total may be changed."""
+    if isinstance(total, Mapping):
+        return {name: _add(part, update[name], factor) for name, part in total.items()}
+    if isinstance(total, list):
+        return [_add(part, new, factor) for part, new in zip(total, update, strict=True)]
+    if np.shape(total) != np.shape(update):
+        raise ValueError(
+            f"one client's update has shape {tuple(np.shape(update))}, another's "
+            f"{tuple(np.shape(total))}; all must be of the same model"
+        )
+    total += update * factor
+    return total
+
+
+def _gram(updates: Sequence[Update]) -> FloatArray:
+    """Inner products of all pairs of updates, [m, m]."""
+    m = len(updates)
+    gram = np.zeros((m, m))
+    for layer in zip(*map(_leaves, updates), strict=True):  # one array of every client
+        if isinstance(layer[0], np.ndarray):
+            flat = np.stack(layer).reshape(m, -1).astype(np.float64)
+            gram += flat @ flat.T
+        else:  # tensors, which only they know how to multiply
+            gram += [[float((a * b).sum()) for a in layer] for b in layer]
+    return gram
+
+
+def _leaves(update: Update) -> list[Any]:
+    leaves: list[Any] = []
+    _map(leaves.append, update)
+    return leaves

@@ -1,0 +1,32 @@
+"""The one table where names become objects."""
+
+from typing import Any
+
+from kvib import policies, procedures
+
+POLICIES: dict[str, type[policies.Policy[Any]]] = {
+    cls.__name__: cls
+    for cls in (
+        policies.Uniform,
+        policies.BySize,
+        policies.Optimal,
+        policies.AOCS,
+        policies.KVib,
+        policies.Vrb,
+        policies.Mabs,
+        policies.Avare,
+        policies.OSMD,
+    )
+}
+
+PROCEDURES: dict[str, procedures.Procedure] = {
+    procedure.name: procedure
+    for procedure in (
+        procedures.independent,
+        procedures.with_replacement,
+        procedures.without_replacement,
+        procedures.pivotal,
+        procedures.systematic,
+        procedures.conditional_poisson,
+    )
+}

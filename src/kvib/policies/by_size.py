@@ -1,0 +1,33 @@
+"""In proportion to the weights."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from kvib.cohort import FloatArray, IntArray
+from kvib.policies.policy import Policy, Setting
+from kvib.procedures import with_replacement
+
+
+class BySizeState(NamedTuple):
+    """What by-size sampling knows."""
+
+    weight: FloatArray
+
+
+@dataclass(frozen=True)
+class BySize(Policy[BySizeState]):
+    """Larger clients more often: p ∝ λ.
+
+    Optimal where all updates have the same norm, and the best guess before any was seen. With
+    replacement, as published, every draw counts 1/K whoever it is (Li et al. 2020, scheme I).
+    """
+
+    procedure: ClassVar = with_replacement
+
+    def start(self, setting: Setting) -> BySizeState:
+        """Remember the weights."""
+        return BySizeState(setting.weights.copy())
+
+    def scores(self, state: BySizeState, ids: IntArray) -> FloatArray:
+        """s = λ."""
+        return state.weight[ids]

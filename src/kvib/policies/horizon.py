@@ -1,0 +1,16 @@
+"""The number of rounds T that step sizes are tuned for, when nobody knows it."""
+
+
+def horizon(rounds: int | None, round: int) -> int:
+    """T as given, else the doubling rule: the smallest power of two above `round`.
+
+    Round 0 is tuned for 1 round, round 1 for 2, rounds 2–3 for 4, rounds 4–7 for 8, and so on.
+    Whatever was learned is kept when T doubles; only the step sizes and mixtures change.
+    """
+    return rounds if rounds is not None else 1 << round.bit_length()
+
+
+def check_rounds(rounds: int | None) -> None:
+    """Refuse a horizon that is not a positive number of rounds."""
+    if rounds is not None and rounds < 1:
+        raise ValueError(f"rounds={rounds} is not a positive number; leave it out if unknown")

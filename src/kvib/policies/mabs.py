@@ -1,0 +1,78 @@
+"""Multi-armed bandit sampling."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.policies.horizon import check_rounds, horizon
+from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
+from kvib.procedures import with_replacement
+
+
+class MabsState(NamedTuple):
+    """Exponential weights, as logarithms."""
+
+    log_weight: FloatArray
+    peak: float
+    """The largest log weight; weights only grow, so it is known without a search."""
+    largest_loss: float
+    """L = G²; NaN until the first feedback."""
+
+
+@dataclass(frozen=True)
+class Mabs(Policy[MabsState]):
+    """Exponential weights: q = (1−η)·softmax(log w) + η/N, log w_i += δ·count·π²/q_i³.
+
+    δ = η²√(ln N/(T N⁵))/L with L = G².
+
+    Args:
+        rounds: T, the planned number of rounds; unknown: doubled as rounds go by.
+        gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
+        mix: η.
+
+    Salehi, Celis and Thiran, "Stochastic optimization with bandit sampling", 2017.
+    """
+
+    rounds: int | None = None
+    gain: float | None = None
+    mix: float = 0.4
+
+    procedure: ClassVar = with_replacement
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds)
+        if not 0 < self.mix <= 1:
+            raise ValueError(f"mix={self.mix} is not in (0, 1]")
+        if self.gain is not None and not 0 < self.gain < np.inf:
+            raise ValueError(f"gain={self.gain} is not a positive number; leave it out if unknown")
+
+    def start(self, setting: Setting) -> MabsState:
+        """w = 1."""
+        loss = float("nan") if self.gain is None else self.gain**2
+        return MabsState(np.zeros(len(setting.weights)), 0.0, loss)
+
+    def exploration(self, state: MabsState, round: int) -> Exploration:
+        """q̃ = (1−η)q + η/N."""
+        return Exploration(mix=self.mix)
+
+    def scores(self, state: MabsState, ids: IntArray) -> FloatArray:
+        """s = w, relative to the largest."""
+        return np.exp(state.log_weight[ids] - state.peak)
+
+    def observe(self, state: MabsState, cohort: Cohort, feedback: FloatArray) -> MabsState:
+        """log w += δ·count·π²/q³."""
+        L, mean = state.largest_loss, float(feedback.mean())
+        if math.isnan(L):
+            if mean == 0:
+                return state
+            L = mean**2
+        N, T = len(state.log_weight), horizon(self.rounds, cohort.round)
+        delta = self.mix**2 * math.sqrt(math.log(N) / (T * float(N) ** 5)) / L
+        q = cohort.expected / cohort.budget
+        step = delta * cohort.count * feedback**2 / q**3
+        state.log_weight[cohort.ids] += np.minimum(step, LARGEST_LOG_STEP)
+        peak = max(state.peak, float(state.log_weight[cohort.ids].max()))
+        return state._replace(peak=peak, largest_loss=L)

@@ -1,0 +1,94 @@
+"""A policy: from what was observed to scores and expected counts."""
+
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.procedures import Procedure
+from kvib.waterfill import waterfill
+
+State = TypeVar("State", bound=tuple[Any, ...])
+
+# A score of 0 would mean probability 0. This far below the largest it changes no other client.
+_SMALLEST_SCORE = 2.0**-200
+
+LARGEST_LOG_STEP = 700.0
+"""Where weights are multiplied by exp(step): this one already means total dominance."""
+
+
+class Setting(NamedTuple):
+    """What a policy may know before the first round."""
+
+    weights: FloatArray
+    """λ, [N], Σλ = 1."""
+    budget: float
+    cap: float
+    """Largest expected count of a client under the procedure: 1, or inf with replacement."""
+
+
+class Exploration(NamedTuple):
+    """How far probabilities stay from 0, in units of the uniform probability K/N."""
+
+    mix: float = 0.0
+    """θ: p̃ = (1−θ)·p + θ·K/N."""
+    floor: float = 0.0
+    """p ≥ floor·K/N."""
+
+
+class Policy(Generic[State]):
+    """Frozen configuration; all that changes is in a state, which the sampler owns.
+
+    A policy needs `procedure`, `start` and `scores`; one that learns also `observe`. Subclasses are
+    frozen dataclasses whose fields are numbers, and their state is a NamedTuple of arrays and
+    numbers, so that both fit into a state file.
+    """
+
+    procedure: ClassVar[Procedure]
+    """The procedure it was published with, used unless the sampler is told otherwise."""
+    needs_norms: ClassVar[bool] = False
+    """Whether every draw must be told all norms (`draw(norms=…)`)."""
+
+    def start(self, setting: Setting) -> State:
+        """The state before the first round."""
+        raise NotImplementedError
+
+    def scores(self, state: State, ids: IntArray) -> FloatArray:
+        """How much each of these clients matters, up to a common factor, [m]."""
+        raise NotImplementedError
+
+    def exploration(self, state: State, round: int) -> Exploration:
+        """How far probabilities stay from 0 in this round (counted from 0)."""
+        return Exploration()
+
+    def observe(self, state: State, cohort: Cohort, feedback: FloatArray) -> State:
+        """Learn from those of a cohort who answered; may change arrays of the state in place.
+
+        Args:
+            state: what is known so far.
+            cohort: who answered, never empty; `expected` counts answers: E[draws] · P(answer).
+            feedback: λ‖g‖ of each, [m].
+        """
+        return state
+
+    def inform(self, state: State, feedback: FloatArray) -> State:
+        """The state for one draw, given the feedback of all N clients in advance."""
+        raise ValueError(
+            f"{type(self).__name__} does not use norms at draw; call draw() without norms"
+        )
+
+    def solve(self, scores: FloatArray, budget: float, floor: float, cap: float) -> FloatArray:
+        """Turn scores into expected counts with sum `budget`, [m]."""
+        return waterfill(scores, budget, floor, cap)
+
+    def expected(
+        self, state: State, ids: IntArray, round: int, budget: float, cap: float
+    ) -> FloatArray:
+        """Expected counts for a draw among these clients, positive, with sum `budget`, [m]."""
+        scores = self.scores(state, ids)
+        largest = scores.max()
+        scores = np.maximum(scores, largest * _SMALLEST_SCORE) if largest > 0 else scores + 1.0
+        mix, floor = self.exploration(state, round)
+        uniform = budget / len(ids)
+        p = self.solve(scores, budget, min(floor, 1.0) * uniform, cap)
+        return (1 - mix) * p + mix * uniform

@@ -1,0 +1,90 @@
+"""What K-Vib and Vrb share: follow the regularised leader on Σπ²/p, from partial feedback."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.policies.horizon import check_rounds, horizon
+from kvib.policies.policy import Exploration, Policy, Setting
+
+
+class RegularisedState(NamedTuple):
+    """Cumulative feedback of every client."""
+
+    cost: FloatArray
+    """ω, [N]."""
+    gamma: float
+    """γ; NaN until the first feedback. Frozen then: it must not reshape the scores later."""
+    ratio: float
+    """N/K for K-Vib, N for Vrb: what one draw has to cover."""
+
+
+@dataclass(frozen=True)
+class Regularised(Policy[RegularisedState]):
+    """p ∝ √(ω + γ), mixed with uniform; ω estimates each client's Σ_t π² without bias."""
+
+    rounds: int | None = None
+    gain: float | None = None
+    mix: float | None = None
+    gamma: float | None = None
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds)
+        if self.mix is not None and not 0 <= self.mix <= 1:
+            raise ValueError(f"mix={self.mix} is not between 0 and 1")
+        for name, value in (("gain", self.gain), ("gamma", self.gamma)):
+            if value is not None and not 0 < value < np.inf:
+                raise ValueError(
+                    f"{name}={value} is not a positive number; leave it out if unknown"
+                )
+        if self.mix == 0 and self.gamma is None:
+            raise ValueError("mix=0 leaves γ = G²N/(Kθ) undefined; give gamma too")
+
+    def _ratio(self, setting: Setting) -> float:
+        raise NotImplementedError
+
+    def _default_mix(self, ratio: float, T: int) -> float:
+        raise NotImplementedError
+
+    def _squared(self, cohort: Cohort, feedback: FloatArray) -> FloatArray:
+        """An estimate of π² whose mean is right (K-Vib) or K times right (Vrb), [m]."""
+        return cohort.count * feedback**2 / cohort.expected
+
+    def start(self, setting: Setting) -> RegularisedState:
+        """ω = 0."""
+        ratio = self._ratio(setting)
+        cost = np.zeros(len(setting.weights))
+        return RegularisedState(cost, self._gamma(ratio, self.gain, round=0), ratio)
+
+    def _gamma(self, ratio: float, gain: float | None, round: int) -> float:
+        """γ = G²·ratio/θ."""
+        if self.gamma is not None:
+            return self.gamma
+        return float("nan") if gain is None else gain**2 * ratio / self._mix(ratio, round)
+
+    def _mix(self, ratio: float, round: int) -> float:
+        if self.mix is not None:
+            return self.mix
+        return min(1.0, self._default_mix(ratio, horizon(self.rounds, round)))
+
+    def exploration(self, state: RegularisedState, round: int) -> Exploration:
+        """p̃ = (1−θ)p + θK/N."""
+        return Exploration(mix=self._mix(state.ratio, round))
+
+    def scores(self, state: RegularisedState, ids: IntArray) -> FloatArray:
+        """s = √(ω + γ)."""
+        if np.isnan(state.gamma):
+            return np.ones(len(ids))
+        return np.sqrt(state.cost[ids] + state.gamma)
+
+    def observe(
+        self, state: RegularisedState, cohort: Cohort, feedback: FloatArray
+    ) -> RegularisedState:
+        """ω += π²/p̃ for those who were drawn."""
+        gamma, gain = state.gamma, float(feedback.mean())
+        if np.isnan(gamma) and gain > 0:
+            gamma = self._gamma(state.ratio, gain, cohort.round)
+        state.cost[cohort.ids] += self._squared(cohort, feedback)
+        return state._replace(gamma=gamma)

@@ -1,0 +1,37 @@
+"""Variance reducer bandit."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvib.cohort import Cohort, FloatArray
+from kvib.policies.policy import Setting
+from kvib.policies.regularised import Regularised
+from kvib.procedures import with_replacement
+
+
+@dataclass(frozen=True)
+class Vrb(Regularised):
+    """K-Vib's ancestor for one draw at a time: q ∝ √(ω + γ), mixed with uniform.
+
+    q̃ = (1−θ)q + θ/N; each of the K draws adds π²/q̃ to ω; θ = (N/T)^⅓, or 0.3 if N > T;
+    γ = G²N/θ.
+
+    Args:
+        rounds: T, the planned number of rounds; unknown: doubled as rounds go by.
+        gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
+        mix: θ, instead of the rule.
+        gamma: γ, instead of the rule.
+
+    Borsos, Krause and Levy, "Online variance reduction for stochastic optimization", 2018.
+    """
+
+    procedure: ClassVar = with_replacement
+
+    def _ratio(self, setting: Setting) -> float:
+        return float(len(setting.weights))
+
+    def _default_mix(self, ratio: float, T: int) -> float:
+        return 0.3 if ratio > T else float((ratio / T) ** (1 / 3))
+
+    def _squared(self, cohort: Cohort, feedback: FloatArray) -> FloatArray:
+        return cohort.budget * super()._squared(cohort, feedback)  # q̃ = expected/K, per draw

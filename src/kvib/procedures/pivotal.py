@@ -1,0 +1,52 @@
+"""The pivotal method of Deville and Tillé (1998), in random order."""
+
+import numpy as np
+
+from kvib import compiled
+from kvib.cohort import FloatArray, IntArray
+from kvib.procedures.procedure import Procedure, whole_and_part
+
+
+def _duels(p: FloatArray, order: IntArray, rng: np.random.Generator) -> tuple[int, float]:
+    """Let clients duel one after another until each p is 0 or 1; returns who is left, and its p.
+
+    Two clients with a + b < 1 play for all of it, else one gets 1 and the other a + b − 1. Either
+    way both keep their mean, and Σp never changes.
+    """
+    left, a = order[0], p[order[0]]
+    for k in range(1, len(order)):
+        i = order[k]
+        b = p[i]
+        total = a + b
+        if total < 1:
+            p[left], p[i] = 0.0, 0.0
+            if rng.random() < b / total:
+                left = i
+            a = total
+        else:
+            if rng.random() < (1 - b) / (2 - total):
+                p[left] = 1.0
+                left = i
+            else:
+                p[i] = 1.0
+            a = total - 1
+    return left, a
+
+
+def _counts(expected: FloatArray, rng: np.random.Generator) -> IntArray:
+    p = expected.copy()
+    order = np.flatnonzero((p > 0) & (p < 1))
+    if len(order):
+        order = order[rng.permutation(len(order))]
+        whole, part = whole_and_part(float(p[order].sum()), len(order))
+        left, _ = compiled.run(_duels, p, order, rng=rng)
+        # What remains is the fractional part of Σp. Taken from the sum itself, a whole budget
+        # gives a whole cohort in spite of the rounding of a million duels.
+        p[left] = 0.0
+        missing = whole - int(p[order].sum())
+        p[left] = missing if part == 0 else missing + (rng.random() < part)
+    return p.astype(np.int64)
+
+
+pivotal = Procedure("pivotal", _counts)
+"""Exactly K clients (⌊K⌋ or ⌈K⌉) with the given probabilities, by duels in random order."""

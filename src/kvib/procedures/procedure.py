@@ -1,0 +1,100 @@
+"""A procedure: from expected counts to a cohort."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kvib.cohort import Cohort, FloatArray, IntArray, Pairs
+
+
+@dataclass(frozen=True, repr=False)
+class Procedure:
+    """A way to draw clients so that client i is drawn `expected[i]` times on average.
+
+    >>> import numpy as np, kvib
+    >>> cohort = kvib.pivotal([0.25, 0.75, 1.0], np.random.default_rng(0))
+    >>> len(cohort), cohort.expected.max()
+    (2, np.float64(1.0))
+    """
+
+    name: str
+    counts: Callable[[FloatArray, np.random.Generator], IntArray]
+    """(expected [N], rng) → how often each client is drawn, [N]."""
+    pairs: Callable[[FloatArray, IntArray], Pairs] | None = None
+    """(expected [N], at [m]) → second moments among the clients at `at`; None: not known."""
+    cap: float = 1.0
+    """The largest expected count it can give: 1, or no limit when drawing with replacement."""
+
+    def __call__(
+        self,
+        expected: ArrayLike,
+        rng: np.random.Generator,
+        *,
+        weights: ArrayLike | None = None,
+        ids: IntArray | None = None,
+        **about: Any,
+    ) -> Cohort:
+        """Draw a cohort.
+
+        Args:
+            expected: E[count] of every client, [N], in [0, cap]; its sum is the budget.
+            rng: the source of all randomness.
+            weights: λ, [N]; equal by default.
+            ids: what to call the N clients, ascending; 0 … N−1 by default.
+            about: further fields of the cohort (round, token, …).
+        """
+        e = self._checked(expected)
+        counts = self.counts(e, rng)
+        at = np.flatnonzero(counts)
+        weight = np.full(len(e), 1 / len(e)) if weights is None else np.asarray(weights)
+        return Cohort(
+            ids=at if ids is None else ids[at],
+            count=counts[at],
+            expected=e[at],
+            weight=weight[at],
+            pairs=None if self.pairs is None else partial(self.pairs, e, at),
+            **{"budget": float(e.sum()), "requested": float(e.sum()), **about},
+        )
+
+    def _checked(self, expected: ArrayLike) -> FloatArray:
+        e = np.asarray(expected, dtype=np.float64)
+        if e.ndim != 1 or len(e) == 0:
+            raise ValueError(f"expected has shape {e.shape}; give one number per client")
+        if not ((e >= 0) & (e <= self.cap + 1e-12)).all():  # NaN fails too
+            bad = int(np.flatnonzero(~((e >= 0) & (e <= self.cap + 1e-12)))[0])
+            raise ValueError(
+                f"expected count {e[bad]} of client {bad} is not between 0 and {self.cap:g}; "
+                "kvib.waterfill turns scores into valid ones"
+            )
+        return np.minimum(e, self.cap)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def whole_and_part(total: float, terms: int) -> tuple[int, float]:
+    """Split a sum of `terms` floats into an integer and a rest in [0, 1), forgiving its rounding.
+
+    A budget of 10 must give cohorts of exactly 10 although Σp is 10.000000000000002.
+    """
+    nearest = round(total)
+    if abs(total - nearest) <= 4 * math.ulp(max(total, 1.0)) * math.sqrt(terms) + 1e-12 * total:
+        return nearest, 0.0
+    return math.floor(total), total - math.floor(total)
+
+
+def random_size(expected: FloatArray, rng: np.random.Generator) -> int:
+    """⌊K⌋ or ⌈K⌉, with mean K = Σ expected."""
+    whole, part = whole_and_part(float(expected.sum()), len(expected))
+    return whole + int(part > 0 and rng.random() < part)
+
+
+def size_moments(expected: FloatArray) -> tuple[float, float, float]:
+    """K, E[n(n−1)] and Var(n) of that random size n."""
+    whole, part = whole_and_part(float(expected.sum()), len(expected))
+    return whole + part, whole * (whole - 1) + 2 * whole * part, part * (1 - part)

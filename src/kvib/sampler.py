@@ -1,0 +1,284 @@
+"""A policy and a procedure over a population."""
+
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kvib import rates, storage
+from kvib.checks import (
+    all_norms,
+    available_ids,
+    checked_budget,
+    checked_seed,
+    checked_weights,
+    cohort_norms,
+)
+from kvib.cohort import BoolArray, Cohort, FloatArray, Guarantee, IntArray
+from kvib.ledger import Ledger
+from kvib.names import PROCEDURES
+from kvib.policies import Policy, Setting
+from kvib.procedures import Procedure
+from kvib.randomness import generator
+from kvib.rates import EstimatedRate, RateState
+
+
+class _Plan(NamedTuple):
+    """Who can be drawn in a round, and how often on average."""
+
+    ids: IntArray
+    expected: FloatArray
+    budget: float
+    requested: float
+
+
+class Sampler:
+    """Decides which clients take part in each round, and learns from what came back.
+
+    >>> import kvib
+    >>> sampler = kvib.Sampler(kvib.KVib(), weights=[10, 20, 30, 40], budget=2, seed=0)
+    >>> cohort = sampler.draw()
+    >>> updates = [[1.0, 2.0] for client in cohort.ids]
+    >>> step = kvib.estimate(cohort, updates)       # its mean is the full-participation step
+    >>> sampler.update(cohort, kvib.norms(updates))
+
+    Args:
+        policy: whom to prefer.
+        weights: λ of every client, any positive numbers (data sizes, say); normalised inside.
+        budget: clients per round, on average or exactly: that is up to the procedure.
+        procedure: how to draw; by default the one the policy was published with.
+        seed: with the round number it decides every draw.
+        response: probability that a drawn client answers: a number, one per client, or
+            `EstimatedRate()`. Coefficients are divided by it.
+        availability: probability that a client is among the `available` of a draw, likewise. Give
+            it where the estimate shall stand for all clients; else it stands for the available.
+    """
+
+    def __init__(
+        self,
+        policy: Policy[Any],
+        weights: ArrayLike,
+        budget: float,
+        procedure: Procedure | None = None,
+        *,
+        seed: int = 0,
+        response: ArrayLike | EstimatedRate = 1.0,
+        availability: ArrayLike | EstimatedRate = 1.0,
+    ) -> None:
+        self.policy = policy
+        self.procedure = policy.procedure if procedure is None else procedure
+        self.weights = checked_weights(weights)
+        self.weights.flags.writeable = False
+        self.budget = checked_budget(budget, len(self.weights))
+        self.seed = checked_seed(seed)
+        self._response = rates.start(response, len(self.weights), "response")
+        self._availability = rates.start(availability, len(self.weights), "availability")
+        self._state = policy.start(Setting(self.weights, self.budget, self.procedure.cap))
+        self._ledger = Ledger()
+        self._lock = threading.RLock()
+
+    @property
+    def round(self) -> int:
+        """How many rounds were drawn."""
+        return self._ledger.round
+
+    def __len__(self) -> int:
+        """How many clients there are."""
+        return len(self.weights)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sampler of {len(self)} clients: {self.policy!r}, {self.procedure!r}, "
+            f"budget {self.budget:g}, seed {self.seed}, round {self.round}>"
+        )
+
+    def draw(
+        self,
+        available: ArrayLike | None = None,
+        budget: float | None = None,
+        norms: ArrayLike | None = None,
+    ) -> Cohort:
+        """Draw the clients of the next round.
+
+        Args:
+            available: who can be drawn: one boolean per client, or a list of ids. Nobody: the
+                cohort is empty.
+            budget: for this round instead of the sampler's; at most the number available.
+            norms: ‖g‖ of all clients, for the policies that must know them (Optimal, AOCS).
+        """
+        with self._lock:
+            plan = self._plan(available, budget, norms)
+            if len(plan.ids):
+                rng = generator(self.seed, self._ledger.round, "draw")
+                weights = self.weights[plan.ids]
+                drawn = self.procedure(plan.expected, rng, weights=weights, ids=plan.ids)
+            else:
+                drawn = Cohort(
+                    ids=plan.ids, count=plan.ids, expected=plan.expected, weight=plan.expected
+                )
+            cohort = replace(
+                drawn,
+                response=self._reach(drawn.ids),
+                availability=rates.at(self._availability, drawn.ids),
+                round=self._ledger.open(),
+                budget=plan.budget,
+                requested=plan.requested,
+                guarantee=self._guarantee(),
+                token=self._ledger.token,
+            )
+            self._count_available(plan.ids)
+            return cohort
+
+    def update(self, cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> None:
+        """Learn from the norms ‖g‖ of a cohort's updates.
+
+        Args:
+            cohort: as drawn by this sampler; each can be updated once, in any order.
+            norms: in the order of `cohort.ids`, NaN where a client did not answer; or a mapping
+                from client id to norm, without those who did not answer.
+        """
+        values = cohort_norms(cohort, norms)
+        answered = ~np.isnan(values)
+        with self._lock:
+            self._ledger.check(cohort)
+            self._warn_of_silence(cohort, answered)
+            if answered.any():
+                # An answer needs a draw and a response: its expected count is their product.
+                answers = cohort.take(answered)
+                answers = replace(answers, expected=answers.expected * answers.response)
+                feedback = answers.weight * values[answered] / _tilt(answers)
+                self._state = self.policy.observe(self._state, answers, feedback)
+            self._response = rates.observe(self._response, cohort.ids, answered)
+            self._ledger.close(cohort)
+
+    def probabilities(
+        self,
+        available: ArrayLike | None = None,
+        budget: float | None = None,
+        norms: ArrayLike | None = None,
+    ) -> FloatArray:
+        """Expected counts of all clients for the coming round, [N]; same arguments as `draw`."""
+        with self._lock:
+            plan = self._plan(available, budget, norms)
+        everybody = np.zeros(len(self))
+        everybody[plan.ids] = plan.expected
+        return everybody
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one `.npz` file, atomically."""
+        with self._lock:
+            about = {
+                "policy": storage.describe_policy(self.policy),
+                "procedure": self.procedure.name,
+                "budget": self.budget,
+                "seed": self.seed,
+                "round": self._ledger.round,
+                "token": self._ledger.token,
+            }
+            arrays: storage.Arrays = {
+                "weights": self.weights,
+                "updated": np.frombuffer(bytes(self._ledger.updated), dtype=np.uint8),
+                **storage.pack("state", self._state),
+                **storage.pack("response", self._response),
+                **storage.pack("availability", self._availability),
+            }
+            storage.write(path, about, arrays)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        policy: Policy[Any] | None = None,
+        procedure: Procedure | None = None,
+    ) -> "Sampler":
+        """The sampler that was saved: it draws what the other one would have drawn.
+
+        Args:
+            path: what `save` wrote.
+            policy: needed if the policy is your own, not one of kvib's.
+            procedure: likewise.
+        """
+        about, arrays = storage.read(path)
+        policy = storage.restore_policy(about["policy"]) if policy is None else policy
+        procedure = PROCEDURES.get(about["procedure"]) if procedure is None else procedure
+        if procedure is None:
+            raise ValueError(
+                f"{about['procedure']!r} is not one of kvib's procedures; give it: "
+                "Sampler.load(path, procedure=…)"
+            )
+        weights = arrays["weights"]
+        sampler = cls(policy, weights, about["budget"], procedure, seed=about["seed"])
+        weights.flags.writeable = False
+        sampler.weights = weights  # exactly as saved: normalising again may change the last digit
+        sampler._state = storage.unpack("state", type(sampler._state), arrays)
+        sampler._response = storage.unpack("response", RateState, arrays)
+        sampler._availability = storage.unpack("availability", RateState, arrays)
+        sampler._ledger = Ledger(about["token"], about["round"], arrays["updated"].tobytes())
+        return sampler
+
+    def _plan(
+        self, available: ArrayLike | None, budget: float | None, norms: ArrayLike | None
+    ) -> _Plan:
+        ids = available_ids(available, len(self))
+        requested = self.budget if budget is None else checked_budget(budget, len(self))
+        state = self._informed(norms)
+        K = min(requested, len(ids))
+        if len(ids) == 0:
+            return _Plan(ids, np.empty(0), 0.0, requested)
+        cap = self.procedure.cap
+        expected = self.policy.expected(state, ids, self._ledger.round, K, cap)
+        return _Plan(ids, expected, K, requested)
+
+    def _informed(self, norms: ArrayLike | None) -> Any:
+        """The state to draw with: with all norms, if the policy wants them."""
+        if norms is None:
+            if self.policy.needs_norms:
+                raise ValueError(
+                    f"{type(self.policy).__name__} must know every client's norm before it draws; "
+                    "call draw(norms=…) with all of them"
+                )
+            return self._state
+        everybody = np.arange(len(self))
+        reach, availability = self._reach(everybody), rates.at(self._availability, everybody)
+        feedback = self.weights * all_norms(norms, len(self)) / np.sqrt(reach * availability)
+        return self.policy.inform(self._state, feedback)
+
+    def _reach(self, ids: IntArray) -> FloatArray:
+        """q: the probability that a client is available and answers."""
+        return rates.at(self._availability, ids) * rates.at(self._response, ids)
+
+    def _guarantee(self) -> Guarantee:
+        known = rates.is_known(self._response) and rates.is_known(self._availability)
+        return "unbiased" if known else "consistent"
+
+    def _count_available(self, ids: IntArray) -> None:
+        if rates.is_known(self._availability):
+            return
+        present = np.zeros(len(self), dtype=np.bool_)
+        present[ids] = True
+        self._availability = rates.observe(self._availability, np.arange(len(self)), present)
+
+    def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
+        certain = rates.at(self._response, cohort.ids) == 1
+        silent = int(np.count_nonzero(~answered & certain))
+        if silent and rates.is_known(self._response):
+            warnings.warn(
+                f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
+                "their response probability is 1: the estimate is too small on average; give "
+                "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it",
+                stacklevel=3,
+            )
+
+
+def _tilt(cohort: Cohort) -> FloatArray:
+    """What feedback is divided by, so that policies minimise the variance that silence adds to.
+
+    Silence after the draw leaves Σπ²/(r·p) to be minimised, as if the feedback were π/√r. Of those
+    available with probability a the estimate takes π/a. With q = a·r: a·√r = √(a·q).
+    """
+    return np.sqrt(cohort.availability * cohort.response)

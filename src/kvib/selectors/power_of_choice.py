@@ -1,0 +1,58 @@
+"""Power-of-Choice."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from kvib.cohort import FloatArray, IntArray
+
+
+class PowerOfChoiceState(NamedTuple):
+    """Weights, and the last loss of every client."""
+
+    weight: FloatArray
+    loss: FloatArray
+    """[N]; ∞: never seen, so that it is chosen as soon as it is a candidate."""
+
+
+@dataclass(frozen=True)
+class PowerOfChoice:
+    """The K highest losses among d candidates drawn in proportion to size.
+
+    Args:
+        candidates: d, at least the budget; twice the budget by default.
+
+    Cho, Wang and Joshi, "Client selection in federated learning", 2020: π_pow-d where `draw` is
+    told all losses, π_rpow-d (the last known ones) where it is not.
+    """
+
+    candidates: int | None = None
+
+    needs: ClassVar[str] = "the local loss"
+
+    def start(self, weights: FloatArray, budget: int) -> PowerOfChoiceState:
+        """Nobody seen."""
+        if self.candidates is not None and not budget <= self.candidates <= len(weights):
+            raise ValueError(
+                f"candidates={self.candidates} must lie between the budget {budget} and the "
+                f"{len(weights)} clients"
+            )
+        return PowerOfChoiceState(weights, np.full(len(weights), np.inf))
+
+    def choose(
+        self, state: PowerOfChoiceState, ids: IntArray, size: int, rng: np.random.Generator
+    ) -> IntArray:
+        """Draw candidates, keep the highest losses."""
+        d = min(2 * size if self.candidates is None else self.candidates, len(ids))
+        q = state.weight[ids] / state.weight[ids].sum()
+        candidates = np.sort(ids[rng.choice(len(ids), size=d, replace=False, p=q)])
+        by_loss = np.argsort(-state.loss[candidates], kind="stable")
+        return candidates[by_loss[:size]]
+
+    def observe(self, state: PowerOfChoiceState, ids: IntArray, signals: Any) -> PowerOfChoiceState:
+        """Remember losses; NaN: no answer."""
+        losses = np.asarray(signals, dtype=np.float64)
+        known = ~np.isnan(losses)
+        state.loss[ids[known]] = losses[known]
+        return state

@@ -1,0 +1,210 @@
+"""Exact before statistical: every outcome of the real code, enumerated."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import kvib
+from enumeration import outcomes
+from kvib import metrics
+from members import IDS, PAIRS, POLICIES, PROCEDURES
+
+N, DIM, ROUNDS = 5, 3, 4
+WEIGHTS = np.array([3.0, 1.0, 0.5, 2.0, 6.0])
+
+
+def trained(policy, procedure, budget, **options):
+    """A sampler after several rounds of random feedback, and the updates of the coming round."""
+    rng = np.random.default_rng(7)
+    sampler = kvib.Sampler(policy, WEIGHTS, budget, procedure, seed=3, **options)
+    for _ in range(ROUNDS):
+        norms = rng.lognormal(0, 1.5, N)
+        cohort = sampler.draw(norms=norms if policy.needs_norms else None)
+        sampler.update(cohort, norms[cohort.ids])
+    return sampler, rng.normal(size=(N, DIM)) * rng.lognormal(0, 1, N)[:, None]
+
+
+def every_draw(monkeypatch, sampler, **arguments):
+    """(probability, cohort) of everything the next draw can give."""
+    before = sampler._ledger.round
+
+    def draw(rng):
+        sampler._ledger.round = before
+        monkeypatch.setattr("kvib.sampler.generator", lambda *_: rng)
+        return sampler.draw(**arguments)
+
+    yield from outcomes(draw)
+
+
+def moments(draws, updates, coefficients=kvib.unbiased):
+    """Mean and variance of the estimate, mean count of every client."""
+    mean, square, count, mass = np.zeros(DIM), 0.0, np.zeros(N), 0.0
+    expected = np.zeros(N)
+    for probability, cohort in draws:
+        d = kvib.estimate(cohort, updates[cohort.ids], coefficients)
+        mean += probability * d
+        square += probability * (d @ d)
+        count[cohort.ids] += probability * cohort.count
+        expected[cohort.ids] = cohort.expected
+        mass += probability
+    assert mass == pytest.approx(1, abs=1e-12)
+    return mean, square - mean @ mean, count, expected
+
+
+@pytest.mark.parametrize("budget", [2, 2.6])
+@pytest.mark.parametrize(("policy", "procedure"), PAIRS, ids=IDS)
+def test_every_policy_and_procedure_is_unbiased(monkeypatch, policy, procedure, budget):
+    sampler, updates = trained(policy, procedure, budget)
+    norms = np.linalg.norm(updates, axis=1) if policy.needs_norms else None
+    probabilities = sampler.probabilities(norms=norms)
+    mean, variance, count, expected = moments(
+        every_draw(monkeypatch, sampler, norms=norms), updates
+    )
+    contributions = sampler.weights[:, None] * updates
+    assert mean == pytest.approx(contributions.sum(axis=0), abs=1e-10)
+    assert count == pytest.approx(probabilities, abs=1e-10)
+    assert expected == pytest.approx(probabilities, abs=1e-10)
+
+    gram = contributions @ contributions.T
+    measured = metrics.variance(
+        probabilities, procedure=procedure, gram=gram, draws=4000, rng=np.random.default_rng(0)
+    )
+    # exact, or Monte Carlo with a false-alarm rate of 4e-8 per combination
+    assert variance == pytest.approx(measured.value, abs=1e-10 + 5.5 * measured.error)
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
+@pytest.mark.parametrize("budget", [1, 2, 2.4, 3.7])
+def test_cohorts_know_their_own_variance(procedure, budget):
+    rng = np.random.default_rng(1)
+    updates = rng.normal(size=(N, DIM)) + 1
+    equal = procedure is kvib.without_replacement
+    p = kvib.waterfill(np.ones(N) if equal else np.sqrt(WEIGHTS), budget, cap=procedure.cap)
+    mean, square, guess, exact, seen = np.zeros(DIM), 0.0, 0.0, True, 0.0
+    for probability, cohort in outcomes(lambda r: procedure(p, r)):
+        d = kvib.estimate(cohort, updates[cohort.ids])
+        mean, square = mean + probability * d, square + probability * (d @ d)
+        if len(cohort):
+            estimate = kvib.estimated_variance(cohort, updates[cohort.ids])
+            exact &= estimate.exact
+            if not math.isnan(estimate.value):
+                guess += probability * estimate.value
+                seen += probability
+    variance = square - mean @ mean
+    if procedure.pairs is None:
+        assert not exact
+        if budget > 1:  # an approximation, good to tens of percent even for five clients
+            assert guess / seen == pytest.approx(variance, rel=0.45)
+    elif procedure is kvib.independent or budget >= 2:
+        assert exact
+        assert guess == pytest.approx(variance, abs=1e-10)
+    else:  # one draw shows no pair of clients
+        assert seen == 0
+
+
+@pytest.mark.parametrize("procedure", [p for p in PROCEDURES if p.pairs], ids=repr)
+def test_variance_estimate_counts_silence(procedure):
+    """Drawn clients answer with known probability: the estimate of the variance is still exact."""
+    rng = np.random.default_rng(2)
+    updates, q = rng.normal(size=(4, DIM)) + 1, np.array([0.5, 0.9, 1.0, 0.7])
+    equal = procedure is kvib.without_replacement
+    p = kvib.waterfill(np.ones(4) if equal else WEIGHTS[:4], 2.5, cap=procedure.cap)
+
+    def round_with_silence(r):
+        cohort = procedure(p, r)
+        object.__setattr__(cohort, "response", q[cohort.ids])
+        answers = [updates[i] if r.random() < q[i] else None for i in cohort.ids]
+        d = kvib.estimate(cohort, answers, like=np.zeros(DIM))
+        return d, kvib.estimated_variance(cohort, answers).value
+
+    mean, square, guess = np.zeros(DIM), 0.0, 0.0
+    for probability, (d, v) in outcomes(round_with_silence):
+        mean, square, guess = (
+            mean + probability * d,
+            square + probability * d @ d,
+            guess + probability * v,
+        )
+    assert mean == pytest.approx(updates.mean(axis=0), abs=1e-10)
+    assert guess == pytest.approx(square - mean @ mean, abs=1e-10)
+
+
+@pytest.mark.parametrize("procedure", [p for p in PROCEDURES if p.pairs], ids=repr)
+@pytest.mark.parametrize("budget", [2, 2.6])
+def test_joint_inclusion_probabilities(procedure, budget):
+    equal = procedure is kvib.without_replacement
+    p = kvib.waterfill(np.ones(N) if equal else WEIGHTS, budget, cap=procedure.cap)
+    joint = np.zeros((N, N))
+    for probability, cohort in outcomes(lambda r: procedure(p, r)):
+        counts = np.zeros(N)
+        counts[cohort.ids] = cohort.count
+        joint += probability * np.outer(counts, counts)
+    ratio, size = procedure.pairs(p, np.arange(N))
+    off = ~np.eye(N, dtype=bool)
+    assert joint[off] == pytest.approx((ratio * np.outer(p, p))[off], abs=1e-10)
+    assert (joint - np.outer(p, p)).sum(axis=1) == pytest.approx(size * p, abs=1e-10)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+def test_unbiased_with_availability_and_response(monkeypatch, policy):
+    """Clients are there with probability a and answer with probability r, both known."""
+    a, r = np.array([0.5, 1, 1, 0.8, 1]), np.array([1, 0.6, 1, 1, 0.9])
+    sampler, updates = trained(policy, kvib.independent, 2, availability=a, response=0.999)
+    sampler._response = kvib.rates.start(r, N, "response")
+    norms = np.linalg.norm(updates, axis=1) if policy.needs_norms else None
+    mean = np.zeros(DIM)
+    for present in itertools.product([True, False], repeat=N):
+        there = np.array(present)
+        chance = np.prod(np.where(there, a, 1 - a))
+        if chance == 0:
+            continue
+        for probability, cohort in every_draw(monkeypatch, sampler, available=there, norms=norms):
+            # the expectation over independent answers, term by term
+            answers = updates[cohort.ids] * r[cohort.ids, None]
+            d = kvib.estimate(cohort, answers) if len(cohort) else np.zeros(DIM)
+            mean += chance * probability * d
+    assert mean == pytest.approx(sampler.weights @ updates, abs=1e-10)
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
+def test_self_normalised_aggregation_is_biased(monkeypatch, procedure):
+    policy = kvib.Uniform() if procedure is kvib.without_replacement else kvib.KVib(mix=0.3)
+    sampler, updates = trained(policy, procedure, 2)
+    mean, *_ = moments(every_draw(monkeypatch, sampler), updates, kvib.self_normalised)
+    assert np.abs(mean - sampler.weights @ updates).max() > 1e-3
+
+
+@pytest.mark.parametrize("rule", [kvib.PowerOfChoice(candidates=3), kvib.DivFL()], ids=repr)
+def test_selectors_are_biased(monkeypatch, rule):
+    rng = np.random.default_rng(4)
+    updates = rng.normal(size=(N, DIM))
+    signals = updates if isinstance(rule, kvib.DivFL) else np.linalg.norm(updates, axis=1)
+    selector = kvib.Selector(rule, WEIGHTS, 2)
+
+    def draw(r):
+        selector._ledger.round = 0
+        monkeypatch.setattr("kvib.selectors.selector.generator", lambda *_: r)
+        return selector.draw(signals=signals)
+
+    mean, *_ = moments(outcomes(draw), updates, kvib.self_normalised)
+    assert np.abs(mean - selector.weights @ updates).max() > 1e-2
+    with pytest.raises(ValueError, match="self_normalised"):
+        kvib.estimate(next(outcomes(draw))[1], updates[:2])
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
+def test_sizes(procedure):
+    """Fixed-size designs draw ⌊K⌋ or ⌈K⌉, whole budgets exactly K."""
+    for budget in (1, 2, 3, 2.4):
+        equal = procedure is kvib.without_replacement
+        p = kvib.waterfill(np.ones(N) if equal else WEIGHTS, budget, cap=procedure.cap)
+        sizes = {
+            int(cohort.count.sum())
+            for probability, cohort in outcomes(lambda r: procedure(p, r))  # noqa: B023
+            if probability > 1e-13
+        }
+        if procedure is kvib.independent:
+            assert len(sizes) > 2
+        else:
+            assert sizes == {math.floor(budget), math.ceil(budget)}
