@@ -8,7 +8,9 @@ from numpy.typing import ArrayLike
 
 from kvib.cohort import Cohort, FloatArray, IntArray
 
-LARGEST_NORM = 1e100  # beyond this, squares and their sums are no longer safe from overflow
+# Between these, ratios of squares divided by cubes of probabilities stay finite.
+LARGEST_NORM = 1e60
+SMALLEST_FEEDBACK = 1e-60
 
 
 def checked_weights(weights: ArrayLike) -> FloatArray:

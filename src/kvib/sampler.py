@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from kvib import rates, storage
 from kvib.checks import (
+    SMALLEST_FEEDBACK,
     all_norms,
     available_ids,
     checked_budget,
@@ -25,7 +26,7 @@ from kvib.names import PROCEDURES
 from kvib.policies import Policy, Setting
 from kvib.procedures import Procedure
 from kvib.randomness import generator
-from kvib.rates import EstimatedRate, RateState
+from kvib.rates import EstimatedRate
 
 
 class _Plan(NamedTuple):
@@ -151,7 +152,9 @@ class Sampler:
                 # An answer needs a draw and a response: its expected count is their product.
                 answers = cohort.take(answered)
                 answers = replace(answers, expected=answers.expected * answers.response)
-                feedback = answers.weight * values[answered] / _tilt(answers)
+                feedback = _feedback(
+                    answers.weight * values[answered], answers.response, answers.availability
+                )
                 self._state = self.policy.observe(self._state, answers, feedback)
             self._response = rates.observe(self._response, cohort.ids, answered)
             self._ledger.close(cohort)
@@ -211,14 +214,16 @@ class Sampler:
                 f"{about['procedure']!r} is not one of kvib's procedures; give it: "
                 "Sampler.load(path, procedure=…)"
             )
-        weights = arrays["weights"]
+        weights, updated = arrays["weights"], arrays["updated"]
         sampler = cls(policy, weights, about["budget"], procedure, seed=about["seed"])
         weights.flags.writeable = False
         sampler.weights = weights  # exactly as saved: normalising again may change the last digit
-        sampler._state = storage.unpack("state", type(sampler._state), arrays)
-        sampler._response = storage.unpack("response", RateState, arrays)
-        sampler._availability = storage.unpack("availability", RateState, arrays)
-        sampler._ledger = Ledger(about["token"], about["round"], arrays["updated"].tobytes())
+        sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))
+        sampler._response = storage.unpack("response", sampler._response, arrays, len(sampler))
+        sampler._availability = storage.unpack(
+            "availability", sampler._availability, arrays, len(sampler)
+        )
+        sampler._ledger = Ledger(about["token"], about["round"], updated.tobytes())
         return sampler
 
     def _plan(
@@ -243,10 +248,10 @@ class Sampler:
                     "call draw(norms=…) with all of them"
                 )
             return self._state
-        everybody = np.arange(len(self))
-        reach, availability = self._reach(everybody), rates.at(self._availability, everybody)
-        feedback = self.weights * all_norms(norms, len(self)) / np.sqrt(reach * availability)
-        return self.policy.inform(self._state, feedback)
+        ids = np.arange(len(self))
+        feedback = self.weights * all_norms(norms, len(self))
+        reach, availability = self._reach(ids), rates.at(self._availability, ids)
+        return self.policy.inform(self._state, _feedback(feedback, reach, availability))
 
     def _reach(self, ids: IntArray) -> FloatArray:
         """q: the probability that a client is available and answers."""
@@ -275,10 +280,11 @@ class Sampler:
             )
 
 
-def _tilt(cohort: Cohort) -> FloatArray:
-    """What feedback is divided by, so that policies minimise the variance that silence adds to.
+def _feedback(pi: FloatArray, reach: FloatArray, availability: FloatArray) -> FloatArray:
+    """What policies shall learn, so that they minimise the variance that silence adds to.
 
     Silence after the draw leaves Σπ²/(r·p) to be minimised, as if the feedback were π/√r. Of those
     available with probability a the estimate takes π/a. With q = a·r: a·√r = √(a·q).
     """
-    return np.sqrt(cohort.availability * cohort.response)
+    feedback = pi / np.sqrt(reach * availability)
+    return np.where(feedback < SMALLEST_FEEDBACK, 0.0, feedback)

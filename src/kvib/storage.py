@@ -43,11 +43,13 @@ def write(path: str | os.PathLike[str], about: dict[str, Any], arrays: Arrays) -
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     """What `write` wrote; a ValueError for any other file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
         about = json.loads(str(arrays.pop("header")))
         if about.get("format") != FORMAT:
             raise ValueError("it does not say that it is one")
+        if len(arrays["updated"]) != about["round"] or "weights" not in arrays:
+            raise ValueError("a part is missing")
     except FileNotFoundError:
         raise
     except (
@@ -78,8 +80,9 @@ def pack(name: str, state: tuple[Any, ...]) -> Arrays:
     return {f"{name}.{field}": np.asarray(getattr(state, field)) for field in fields}
 
 
-def unpack(name: str, kind: type[Any], arrays: Arrays) -> Any:
-    """The NamedTuple that `pack` took apart."""
+def unpack(name: str, fresh: Any, arrays: Arrays, clients: int) -> Any:
+    """The NamedTuple that `pack` took apart, of the kind and for as many clients as a fresh one."""
+    kind = type(fresh)
     saved = {key.split(".", 1)[1] for key in arrays if key.startswith(f"{name}.")}
     if saved != set(kind._fields):
         raise ValueError(
@@ -87,6 +90,12 @@ def unpack(name: str, kind: type[Any], arrays: Arrays) -> Any:
             f"{sorted(kind._fields)}; load it with the policy that was saved"
         )
     values = {field: arrays[f"{name}.{field}"] for field in kind._fields}
+    for field, value in values.items():
+        now = np.shape(getattr(fresh, field))
+        if now[-1:] == (clients,) and value.shape[-1:] not in ((clients,), (0,)):
+            raise ValueError(
+                f"{name}.{field} has shape {value.shape}, not that of {clients} clients"
+            )
     return kind(**{field: v if v.ndim else v.item() for field, v in values.items()})
 
 

@@ -75,6 +75,8 @@ def _working(p: FloatArray, k: int) -> FloatArray:
     plain iteration x ← G(x) oscillates when one client dominates; Anderson's acceleration (1965)
     extrapolates from the last few steps.
     """
+    if k in (0, len(p)):  # probabilities within rounding of 0 or 1
+        return np.full(len(p), float(k > 0))
     logit = np.log(p) - np.log1p(-p)
     x = logit
     steps: list[FloatArray] = []

@@ -1,0 +1,212 @@
+"""A state file is whole or refused, and never a program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+
+import kvib
+
+
+def new(policy=None):
+    sampler = kvib.Sampler(policy or kvib.KVib(rounds=20), [10, 20, 30, 40, 50], 2, seed=1)
+    for _ in range(5):
+        cohort = sampler.draw()
+        sampler.update(cohort, np.ones(len(cohort)))
+    return sampler
+
+
+def test_one_file_without_pickle(tmp_path):
+    path = tmp_path / "state.npz"
+    new().save(path)
+    assert os.listdir(tmp_path) == ["state.npz"]  # nothing temporary left behind
+    with np.load(path, allow_pickle=False) as file:
+        header = json.loads(str(file["header"]))
+        assert all(file[name].dtype != object for name in file.files)
+    assert header["version"] == 1
+    assert header["policy"]["name"] == "KVib"
+
+
+def test_a_name_without_extension_stays_as_given(tmp_path):
+    new().save(tmp_path / "state")
+    assert kvib.Sampler.load(tmp_path / "state").round == 5
+
+
+def test_truncated_anywhere(tmp_path):
+    path = tmp_path / "state.npz"
+    new().save(path)
+    whole = path.read_bytes()
+    for length in [0, 1, 10, *range(100, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="not a whole kvib state file"):
+            kvib.Sampler.load(path)
+
+
+def test_flipped_bytes_are_noticed_or_harmless(tmp_path):
+    path = tmp_path / "state.npz"
+    new().save(path)
+    whole, names = path.read_bytes(), set()
+    with zipfile.ZipFile(path) as archive:
+        spans = [
+            (i.header_offset + 200, i.file_size) for i in archive.infolist() if i.file_size > 300
+        ]
+        names = {i.filename for i in archive.infolist()}
+    assert "state.cost.npy" in names
+    for start, _ in spans:  # inside the data of an array
+        broken = bytearray(whole)
+        broken[start] ^= 0xFF
+        path.write_bytes(bytes(broken))
+        with pytest.raises(ValueError, match="not a whole kvib state file"):
+            kvib.Sampler.load(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"hello", b"\x80\x04N.", b"PK\x03\x04", b"PK\x05\x06" + b"\0" * 18],
+    ids=["text", "pickle", "zip", "empty zip"],
+)
+def test_foreign_files(tmp_path, content):
+    path = tmp_path / "foreign"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"foreign is not a whole kvib state file"):
+        kvib.Sampler.load(path)
+
+
+def test_foreign_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones(3))
+    np.savez(tmp_path / "b.npz", header=np.array("{}"))
+    np.save(tmp_path / "c.npy", np.ones(3))
+    for name in ("a.npz", "b.npz", "c.npy"):
+        with pytest.raises(ValueError, match="not a whole kvib state file"):
+            kvib.Sampler.load(tmp_path / name)
+
+
+def rewritten(path, **changes):
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays.pop("header")))
+    for name, value in changes.items():
+        if name in header:
+            header[name] = value
+        elif value is None:
+            del arrays[name]
+        else:
+            arrays[name] = value
+    np.savez(path, header=np.array(json.dumps(header)), **arrays)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "format version 2, this kvib reads 1"),
+        ({"weights": None}, "not a whole kvib state file"),
+        ({"weights": np.array([1.0, -1.0])}, "weight -1.0 of client 1"),
+        ({"weights": np.ones(4) / 4}, "not that of 4 clients"),
+        ({"updated": np.zeros(3, np.uint8)}, "not a whole kvib state file"),
+        ({"procedure": "mine"}, "'mine' is not one of kvib's procedures"),
+        ({"policy": None}, "a policy of your own"),
+        ({"state.cost": None}, "load it with the policy that was saved"),
+    ],
+)
+def test_tampered_files(tmp_path, changes, message):
+    path = tmp_path / "state.npz"
+    new().save(path)
+    rewritten(path, **changes)
+    with pytest.raises(ValueError, match=message):
+        kvib.Sampler.load(path)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        kvib.Sampler.load(tmp_path / "nowhere.npz")
+
+
+class CountState(NamedTuple):
+    seen: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rarely(kvib.Policy[CountState]):
+    """A user's policy: prefer whom we saw least."""
+
+    procedure: ClassVar = kvib.pivotal
+
+    def start(self, setting):
+        return CountState(np.zeros(len(setting.weights)))
+
+    def scores(self, state, ids):
+        return 1 / (1 + state.seen[ids])
+
+    def observe(self, state, cohort, feedback):
+        state.seen[cohort.ids] += 1
+        return state
+
+
+def test_a_policy_of_your_own(tmp_path):
+    path = tmp_path / "state.npz"
+    sampler = new(Rarely())
+    sampler.save(path)
+    with pytest.raises(ValueError, match="a policy of your own"):
+        kvib.Sampler.load(path)
+    resumed = kvib.Sampler.load(path, policy=Rarely())
+    assert resumed.draw().ids.tolist() == sampler.draw().ids.tolist()
+    with pytest.raises(ValueError, match="load it with the policy that was saved"):
+        kvib.Sampler.load(path, policy=kvib.KVib())
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "state.npz"
+    sampler = new()
+    sampler.save(path)
+    before = path.read_bytes()
+    sampler.draw()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        sampler.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["state.npz"]
+
+
+SAVING = """
+import sys, kvib, numpy as np
+sampler = kvib.Sampler(kvib.KVib(mix=0.3, gamma=1.0), np.arange(1, 20001), 50, seed=1)
+sampler.save(sys.argv[1])
+print("ready", flush=True)
+while True:
+    cohort = sampler.draw()
+    sampler.update(cohort, np.ones(len(cohort)))
+    sampler.save(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_killed_while_saving(tmp_path):
+    """Kill −9 at random instants: the file is always whole, and the run goes on from it."""
+    path = tmp_path / "state.npz"
+    rng = np.random.default_rng(0)
+    for _ in range(15):
+        command = [sys.executable, "-c", SAVING, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(rng.uniform(0, 0.3))
+            process.send_signal(signal.SIGKILL)
+        resumed = kvib.Sampler.load(path)
+        fresh = kvib.Sampler(kvib.KVib(mix=0.3, gamma=1.0), np.arange(1, 20001), 50, seed=1)
+        for _ in range(resumed.round):
+            cohort = fresh.draw()
+            fresh.update(cohort, np.ones(len(cohort)))
+        assert fresh.probabilities().tolist() == resumed.probabilities().tolist()
+        path.unlink()
