@@ -1,6 +1,8 @@
 """Examples in README, docs and docstrings run as tests."""
 
+import os
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
+from tempfile import TemporaryDirectory
 
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
@@ -9,7 +11,23 @@ from sybil.parsers.rest import DocTestParser
 
 doctest = DocTestParser(optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)
 
-markdown = Sybil(parsers=[PythonCodeBlockParser()], patterns=["*.md"])
+
+def elsewhere(namespace: dict[str, object]) -> None:
+    """Examples that write files write them into a folder of their own."""
+    folder = TemporaryDirectory()
+    namespace["_left"] = (folder, os.getcwd())
+    os.chdir(folder.name)
+
+
+def back(namespace: dict[str, object]) -> None:
+    folder, home = namespace["_left"]
+    os.chdir(home)
+    folder.cleanup()
+
+
+markdown = Sybil(
+    parsers=[PythonCodeBlockParser()], patterns=["*.md"], setup=elsewhere, teardown=back
+)
 docstrings = Sybil(
     parsers=[doctest],
     patterns=["*.py"],

@@ -1,0 +1,205 @@
+"""Speed of the sampling core, each time as a ratio to a reference measured in the same run.
+
+make bench        # writes benchmarks/results/core.json and core.md
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import kvib
+
+Row = dict[str, Any]
+
+
+def seconds(function: Callable[[], object], repeat: int = 9) -> float:
+    """The fastest of several runs: noise only ever adds."""
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def solver_against_sort() -> list[Row]:
+    """waterfill on a million scores, in units of sorting them."""
+    rng, N, rows = np.random.default_rng(0), 10**6, []
+    shapes = {
+        "lognormal σ=2": rng.lognormal(0, 2, N),
+        "12 orders of magnitude": 10 ** rng.uniform(-6, 6, N),
+        "uniform": rng.random(N),
+    }
+    for name, scores in track(shapes.items(), "solver", disable=not sys.stdout.isatty()):
+        sort = seconds(lambda: np.sort(scores))  # noqa: B023
+        for budget in (1_000, 100_000, 500_000):
+            for floor in (0.0, 0.1 * budget / N):
+                fill = seconds(lambda: kvib.waterfill(scores, budget, floor))  # noqa: B023
+                rows.append(
+                    {
+                        "scores": name,
+                        "budget": budget,
+                        "floor": floor,
+                        "waterfill ms": 1e3 * fill,
+                        "np.sort ms": 1e3 * sort,
+                        "waterfill / sort": fill / sort,
+                    }
+                )
+    return rows
+
+
+def authors_solver(a: np.ndarray, budget: int) -> np.ndarray:
+    """The loop of the paper's released scripts, re-written: quadratic, and one p above 1."""
+    order, n, ell = np.argsort(a), len(a), 0
+    for ell, i in enumerate(order, start=1):
+        if budget + ell - n > sum(a[order[:ell]]) / a[i]:
+            ell -= 1
+            break
+    total = sum(a[order[:ell]])
+    p = np.ones(n)
+    for k in range(n):
+        if k <= ell:
+            p[order[k]] = (budget + ell - n) * a[order[k]] / total
+    return p
+
+
+def solver_against_authors() -> list[Row]:
+    """N = 3,400, the clients of FEMNIST in the literature."""
+    scores, budget = np.random.default_rng(1).lognormal(0, 1.5, 3400), 100
+    theirs = seconds(lambda: authors_solver(scores, budget), repeat=3)
+    ours = seconds(lambda: kvib.waterfill(scores, budget), repeat=50)
+    return [
+        {
+            "clients": 3400,
+            "budget": budget,
+            "authors' loop ms": 1e3 * theirs,
+            "waterfill ms": 1e3 * ours,
+            "times faster": theirs / ours,
+            "their largest p": float(authors_solver(np.array([1.0, 3.0, 6.0]), 2).max()),
+        }
+    ]
+
+
+def kvib_rounds() -> list[Row]:
+    """A whole round, draw and update, in units of tossing N coins."""
+    rows = []
+    for N in track((10**4, 10**5, 10**6), "rounds", disable=not sys.stdout.isatty()):
+        rng = np.random.default_rng(2)
+        policy = kvib.KVib(mix=0.2, gamma=1e-12)
+        sampler = kvib.Sampler(policy, rng.lognormal(0, 1, N), 1000)
+        norms = rng.lognormal(0, 1, N)
+
+        def one_round() -> None:
+            cohort = sampler.draw()  # noqa: B023
+            sampler.update(cohort, norms[cohort.ids])  # noqa: B023
+
+        for _ in range(5):
+            one_round()
+        p = sampler.probabilities()
+        coins = seconds(lambda: np.flatnonzero(rng.random(N) < p))  # noqa: B023
+        full = seconds(one_round)
+        rows.append(
+            {
+                "clients": N,
+                "budget": 1000,
+                "round ms": 1e3 * full,
+                "N coins ms": 1e3 * coins,
+                "round / coins": full / coins,
+            }
+        )
+    return rows
+
+
+def procedures() -> list[Row]:
+    """One draw of each procedure with the same probabilities, in units of the independent one."""
+    rows = []
+    for N, K in ((1_000, 50), (100_000, 100)):
+        rng = np.random.default_rng(3)
+        scores = rng.lognormal(0, 1, N)
+        unit = seconds(lambda: kvib.independent(kvib.waterfill(scores, K), rng))  # noqa: B023
+        for name in (
+            "independent",
+            "with_replacement",
+            "without_replacement",
+            "pivotal",
+            "systematic",
+            "conditional_poisson",
+        ):
+            procedure: kvib.Procedure = getattr(kvib, name)
+            equal = name == "without_replacement"
+            p = kvib.waterfill(np.ones(N) if equal else scores, K, cap=procedure.cap)
+            procedure(p, rng)  # compile
+            drawn = seconds(lambda: procedure(p, rng))  # noqa: B023
+            row = {"clients": N, "budget": K, "procedure": name, "draw ms": 1e3 * drawn}
+            rows.append({**row, "draw / (solve + independent draw)": drawn / unit})
+    return rows
+
+
+SECTIONS = {
+    "The solver and np.sort of the same million scores": solver_against_sort,
+    "The solver and the loop of the authors' scripts": solver_against_authors,
+    "A K-Vib round and N coin tosses": kvib_rounds,
+    "Procedures": procedures,
+}
+
+
+def shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def markdown(title: str, rows: list[Row]) -> str:
+    names = list(rows[0])
+    lines = [f"### {title}", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines += ["| " + " | ".join(shown(row[name]) for name in names) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def environment() -> Row:
+    return {
+        "command": "make bench",
+        "kvib": kvib.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    out: Path = parser.parse_args().out
+    console = Console(width=120)
+    results = {title: measure() for title, measure in SECTIONS.items()}
+    for title, rows in results.items():
+        table = Table(title=title, title_justify="left")
+        for name in rows[0]:
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(*map(shown, row.values()))
+        console.print(table)
+    about = environment()
+    out.mkdir(parents=True, exist_ok=True)
+    whole = {"environment": about, "results": results}
+    (out / "core.json").write_text(json.dumps(whole, indent=1) + "\n")
+    head = ", ".join(f"{name} {value}" for name, value in about.items())
+    tables = "\n".join(markdown(title, rows) for title, rows in results.items())
+    (out / "core.md").write_text(f"{head}. Best of several runs each.\n\n{tables}")
+    console.print(f"written to {out}/core.json and core.md")
+
+
+if __name__ == "__main__":
+    main()
