@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.timing
 
 spec = importlib.util.spec_from_file_location(
     "core", Path(__file__).parents[1] / "benchmarks" / "core.py"
