@@ -10,10 +10,10 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/paper_examples.py --out out/demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto -m "not slow and not timing"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not timing"
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto -m "not timing"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not timing"
 	$(BIN)/python -m pytest -m timing tests
 
 lint: $(VENV)/.dev
