@@ -134,7 +134,7 @@ def test_availability(policy, procedure):
     p = probabilities(sampler, available=mask, budget=2)
     assert (p[mask] > 0).all()
     assert (p[~mask] == 0).all()
-    (cohort,) = play(sampler, 1, available=[9, 1, 4, 4])
+    (cohort,) = play(sampler, 1, available=[9, 1, 4])
     assert set(cohort.ids) <= {1, 4, 9}
     assert (cohort.budget, cohort.requested) == (3, 4)  # clipped, and recorded
     (empty,) = play(sampler, 1, available=[])

@@ -69,6 +69,9 @@ def test_nobody_answered():
     zero = kvib.estimate(COHORT, {}, like=like)
     assert zero["w"].tolist() == [0] * 3
     assert zero["b"].dtype == np.float32
+    assert kvib.estimate(COHORT, {}, like=np.array([np.inf, np.nan])).tolist() == [0, 0]
+    nobody = kvib.Cohort(ids=[], count=[], expected=[], weight=[])
+    assert kvib.estimate(nobody, torch.empty(0, 7)).shape == (7,)
     empty = kvib.Cohort(ids=[], count=[], expected=[], weight=[])
     assert kvib.estimate(empty, np.empty((0, 7))).shape == (7,)
 
@@ -78,8 +81,16 @@ def test_bad_updates():
         kvib.estimate(COHORT, list(X[:2]))
     with pytest.raises(ValueError, match="client 9 is not in the cohort"):
         kvib.estimate(COHORT, {9: X[0]})
-    with pytest.raises(ValueError, match=r"shape \(1,\), another's \(2, 5\)"):
-        kvib.estimate(COHORT, [X[0], np.ones(1), X[2]])
+    for odd, message in [
+        (np.ones(1), r"form \(1,\), another's \(2, 5\); all must be of one model"),
+        ({"a": X[1]}, "all must be of one model"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            kvib.estimate(COHORT, [X[0], odd, X[2]])
+    named = [{"a": x} for x in X]
+    for odd in ({"a": X[1], "b": X[1]}, {"b": X[1]}, {}):
+        with pytest.raises(ValueError, match="all must be of one model"):
+            kvib.estimate(COHORT, [named[0], odd, named[2]])
 
 
 def test_norms():
@@ -87,6 +98,9 @@ def test_norms():
     assert kvib.norms(nested) == pytest.approx(np.linalg.norm(X.reshape(3, -1), axis=1))
     assert np.isnan(kvib.norms([X[0], None])[1])
     assert kvib.norm([3.0, 4.0]) == 5.0
+    assert kvib.norm(np.array([100, 100], np.int8)) == pytest.approx(100 * 2**0.5)
+    assert kvib.norm(np.array([300], np.float16)) == 300
+    assert kvib.norm(torch.tensor([1e20], requires_grad=True)) == pytest.approx(1e20)
 
 
 @pytest.mark.parametrize("form", [list, torch.tensor, lambda x: [{"w": row} for row in x]])

@@ -101,7 +101,7 @@ def test_convergence_bound():
         "utility": 1.5,
     }
     T, sigma = 100, 4 / 2 + 6 * 0.5
-    want = math.sqrt(2 * 2 * (4 * 0.1 + 5 * 3 * sigma) / T)
+    want = math.sqrt(2 * 2 * (4 * 3 * 0.1 + 5 * 3 * sigma) / T)
     want += (5 * sigma * 1.5) ** (1 / 3) * (2 * 2 / T) ** (2 / 3) + 16 * 3 * 2 / T
     assert theory.convergence(rounds=T, **common) == pytest.approx(want)
     better = theory.convergence(rounds=T, **{**common, "quality": 0.0})
@@ -182,6 +182,10 @@ def test_probability_zero_costs_everything():
 def test_what_is_missing_is_said():
     with pytest.raises(ValueError, match="give the feedback"):
         metrics.variance([0.5])
+    with pytest.raises(ValueError, match="2 expected counts, but updates of 3"):
+        metrics.variance([0.5, 0.5], [1, 1, 1])
+    with pytest.raises(ValueError, match="the same probability"):
+        metrics.variance([0.2, 0.8, 1.0], [1, 1, 1], kvib.without_replacement, total=3)
     with pytest.raises(ValueError, match="give gram="):
         metrics.variance([0.5, 0.5], [1, 1], kvib.pivotal)
     with pytest.raises(ValueError, match="give rng="):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kvib
+from kvib import rates
 
 SIZES = [10, 20, 30, 40, 50]
 
@@ -37,7 +38,7 @@ BAD_CONSTRUCTION = [
     ({"budget": 12}, "budget 12 exceeds the 5 clients; lower it or add clients"),
     ({"seed": -1}, "seed -1"),
     ({"seed": 1.5}, "seed 1.5"),
-    ({"response": 0}, r"response must be probabilities in \(0, 1\]"),
+    ({"response": 0}, "response must be probabilities from 1e-09 to 1"),
     ({"response": [0.5, 0.5]}, "response has shape"),
     ({"availability": 1.2}, "availability must be"),
 ]
@@ -57,6 +58,7 @@ BAD_DRAWS = [
     ({"available": [True] * 4}, r"mask has shape \(4,\) for 5 clients"),
     ({"available": [0, 7]}, "unknown client id 7; ids are 0 to 4"),
     ({"available": [-1]}, "unknown client id -1"),
+    ({"available": [1, 0, 1, 1, 1]}, "client 1 is listed twice; .* a mask of booleans"),
     ({"available": [0.5]}, "give one boolean per client, or a list of ids"),
     ({"norms": [1] * 5}, "KVib does not use norms at draw"),
 ]
@@ -230,7 +232,9 @@ def test_estimated_availability():
     sampler = new(kvib.Uniform(), availability=kvib.EstimatedRate())
     for _ in range(3000):
         sampler.draw(available=rng.random(5) < a, budget=1)
-    cohort = sampler.draw(budget=5)
+    with pytest.raises(ValueError, match=r"each draw must be told who is there"):
+        sampler.draw()
+    cohort = sampler.draw(available=range(5), budget=5)
     assert cohort.availability == pytest.approx(a, abs=5.5 * 0.01)
     assert cohort.response == pytest.approx(cohort.availability)
     assert cohort.guarantee == "consistent"
@@ -239,7 +243,7 @@ def test_estimated_availability():
 def test_best_score_among_the_available():
     """Given who is there, π/a is best; silence after the draw asks for π/√r."""
     there = kvib.Sampler(kvib.Optimal(), np.ones(3), 1, availability=[1, 0.5, 1])
-    assert there.probabilities(norms=[1, 1, 1]) == pytest.approx([0.25, 0.5, 0.25])
+    assert there.probabilities([0, 1, 2], norms=[1, 1, 1]) == pytest.approx([0.25, 0.5, 0.25])
     silent = kvib.Sampler(kvib.Optimal(), np.ones(3), 1, response=[1, 0.25, 1])
     assert silent.probabilities(norms=[1, 1, 1]) == pytest.approx([0.25, 0.5, 0.25])
 
@@ -250,6 +254,47 @@ def test_learning_divides_by_the_chance_of_an_answer():
     sampler.update(cohort, np.ones(5))
     pi = sampler.weights / np.sqrt(0.5)
     assert sampler._state.cost == pytest.approx(pi**2 / (0.5 * cohort.expected))
+
+
+def test_importance_weights_count_the_chance_of_an_answer_once():
+    """Mabs and OSMD divide by q once, not with every power of the probability."""
+    for policy, learned in ((kvib.Mabs(rounds=9, gain=1.0), lambda s: s._state.log_weight),):
+        sure, rare = (kvib.Sampler(policy, np.ones(4), 4, response=r) for r in (1.0, 0.25))
+        for sampler in (sure, rare):
+            cohort = kvib.Cohort(
+                ids=range(4),
+                count=[1] * 4,
+                expected=[1] * 4,
+                weight=[0.25] * 4,
+                response=rates.at(sampler._response, np.arange(4)),
+                budget=4,
+                token=sampler.draw().token,
+            )
+            sampler.update(cohort, [1, 2, 3, 4])
+        # feedback² is π²/r, observed with probability r: 1/r² in all
+        assert learned(rare) == pytest.approx(16 * learned(sure))
+
+
+def test_late_cohorts_do_not_restart_the_experts():
+    sampler = kvib.Sampler(kvib.OSMD(), np.ones(6), 3, kvib.pivotal)
+    cohorts = [sampler.draw() for _ in range(16)]
+    for k in (9, 3, 10, 2, 11):
+        sampler.update(cohorts[k], [1, 2, 3])
+        assert sampler._state.horizon == 16
+
+
+def test_a_round_without_mask_where_availability_matters():
+    sampler = kvib.Sampler(kvib.Uniform(), np.ones(4), 4, availability=0.5)
+    with pytest.raises(ValueError, match=r"draw\(available=…\)"):
+        sampler.draw()
+    assert sampler.draw(available=[True] * 4).coefficients.sum() == 2
+
+
+def test_public_cohorts_are_checked():
+    with pytest.raises(ValueError, match="ids must ascend"):
+        kvib.Cohort(ids=[3, 1], count=[1, 1], expected=[1, 1], weight=[1, 1])
+    with pytest.raises(ValueError, match="same length"):
+        kvib.Cohort(ids=[1, 3], count=[1], expected=[1, 1], weight=[1, 1])
 
 
 def test_threads():
@@ -315,5 +360,10 @@ def test_selectors_choose_what_they_promise():
     cohort = diverse.draw(signals=updates)
     assert len(set(cohort.ids) & {2, 3}) == 1  # one of each group
     diverse.update(cohort, [None, updates[3]])
+    assert len(diverse.draw(budget=3)) == 3
+    with pytest.raises(ValueError, match="not finite"):
+        diverse.draw(signals=[[np.nan, 0]] * 5)
+    with pytest.raises(ValueError, match="finite numbers"):
+        everyone.draw(signals=[np.inf] * 5)
     with pytest.raises(ValueError, match="same model or sketch"):
         diverse.draw(signals=np.ones((5, 3)))

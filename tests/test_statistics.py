@@ -34,6 +34,12 @@ def test_fixed_size_at_scale():
         assert [len(procedure(p, rng)) for _ in range(5)] == [1000] * 5
 
 
+def test_systematic_does_not_drift():
+    """A running sum of a million equal probabilities ends on the budget."""
+    p, rng = np.full(10**6, 77_777 / 10**6), np.random.default_rng(5)
+    assert {int(kvib.systematic.counts(p, rng).sum()) for _ in range(20)} == {77_777}
+
+
 def test_compiled_equals_interpreted(monkeypatch):
     """numba and the interpreter draw the same clients from the same generator."""
     from kvib import compiled

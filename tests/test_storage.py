@@ -109,7 +109,12 @@ def rewritten(path, **changes):
         ({"version": 2}, "format version 2, this kvib reads 1"),
         ({"weights": None}, "not a whole kvib state file"),
         ({"weights": np.array([1.0, -1.0])}, "weight -1.0 of client 1"),
-        ({"weights": np.ones(4) / 4}, "not that of 4 clients"),
+        ({"weights": np.ones(4) / 4}, "not of 4 clients"),
+        ({"budget": 9}, "budget 9 exceeds"),
+        ({"response.trials": np.zeros(3, int), "response.known": np.ones(0)}, "not of 5 clients"),
+        ({"state.cost": np.array(["a"] * 5)}, "not of 5 clients"),
+        ({"policy": {"name": "KVib", "fields": {"colour": 3}}}, "install the kvib version"),
+        ({"policy": {"name": "Later", "fields": {}}}, "install the kvib version"),
         ({"updated": np.zeros(3, np.uint8)}, "not a whole kvib state file"),
         ({"procedure": "mine"}, "'mine' is not one of kvib's procedures"),
         ({"policy": None}, "a policy of your own"),
@@ -122,6 +127,38 @@ def test_tampered_files(tmp_path, changes, message):
     rewritten(path, **changes)
     with pytest.raises(ValueError, match=message):
         kvib.Sampler.load(path)
+
+
+def test_numpy_numbers_in_a_policy(tmp_path):
+    sampler = new(kvib.KVib(rounds=np.int64(20), mix=np.float32(0.5)))
+    sampler.save(tmp_path / "state.npz")
+    assert kvib.Sampler.load(tmp_path / "state.npz").policy == sampler.policy
+
+
+def test_the_file_obeys_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        new().save(tmp_path / "state.npz")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state.npz").stat().st_mode & 0o777 == 0o640
+
+
+def test_fuzzed_files_are_value_errors(tmp_path):
+    """Any byte changed: the file is refused as one, or what it says is unchanged."""
+    path, rng = tmp_path / "state.npz", np.random.default_rng(0)
+    sampler = new()
+    sampler.save(path)
+    whole = path.read_bytes()
+    for _ in range(1500):
+        broken = bytearray(whole)
+        broken[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(broken))
+        try:
+            loaded = kvib.Sampler.load(path)
+        except ValueError:
+            continue
+        assert loaded.probabilities().tolist() == sampler.probabilities().tolist()
 
 
 def test_missing_file(tmp_path):
@@ -159,6 +196,9 @@ def test_a_policy_of_your_own(tmp_path):
     resumed = kvib.Sampler.load(path, policy=Rarely())
     assert resumed.draw().ids.tolist() == sampler.draw().ids.tolist()
     with pytest.raises(ValueError, match="load it with the policy that was saved"):
+        kvib.Sampler.load(path, policy=kvib.KVib())
+    new(kvib.Vrb()).save(path)
+    with pytest.raises(ValueError, match="saved with Vrb, not KVib"):
         kvib.Sampler.load(path, policy=kvib.KVib())
 
 

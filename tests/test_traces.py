@@ -110,6 +110,9 @@ def test_vrb():
 def test_vrb_mixes_less_when_there_are_more_clients_than_rounds():
     few = kvib.Sampler(kvib.Vrb(rounds=3), np.ones(N), K)
     assert few.policy.exploration(few._state, 0).mix == 0.3
+    unknown = kvib.Sampler(kvib.Vrb(), np.ones(64), K)
+    mixes = [unknown.policy.exploration(unknown._state, r).mix for r in (0, 40, 100, 8191)]
+    assert mixes == pytest.approx([0.3, 0.3, 0.3, (64 / 8192) ** (1 / 3)])
 
 
 def test_mabs():
@@ -214,7 +217,7 @@ def test_aocs():
 
 
 def test_doubling_rule():
-    from kvib.policies.horizon import horizon
+    from kvib.policies.rules import horizon
 
     assert [horizon(None, r) for r in range(9)] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
     assert horizon(500, 0) == horizon(500, 499) == 500
@@ -244,6 +247,8 @@ def test_gain_is_the_mean_feedback_of_the_first_round_and_then_frozen():
     "make",
     [
         lambda: kvib.KVib(rounds=0),
+        lambda: kvib.KVib(rounds=2.5),
+        lambda: kvib.KVib(gain=1e200),
         lambda: kvib.KVib(mix=1.5),
         lambda: kvib.KVib(gain=-1),
         lambda: kvib.KVib(gamma=0),

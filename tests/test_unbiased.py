@@ -21,7 +21,7 @@ def trained(policy, procedure, budget, **options):
     sampler = kvib.Sampler(policy, WEIGHTS, budget, procedure, seed=3, **options)
     for _ in range(ROUNDS):
         norms = rng.lognormal(0, 1.5, N)
-        cohort = sampler.draw(norms=norms if policy.needs_norms else None)
+        cohort = sampler.draw(range(N), norms=norms if policy.needs_norms else None)
         sampler.update(cohort, norms[cohort.ids])
     return sampler, rng.normal(size=(N, DIM)) * rng.lognormal(0, 1, N)[:, None]
 
@@ -106,16 +106,20 @@ def test_cohorts_know_their_own_variance(procedure, budget):
 
 @pytest.mark.parametrize("procedure", [p for p in PROCEDURES if p.pairs], ids=repr)
 def test_variance_estimate_counts_silence(procedure):
-    """Drawn clients answer with known probability: the estimate of the variance is still exact."""
+    """Clients are there and answer with known probabilities: the estimate is still exact."""
     rng = np.random.default_rng(2)
-    updates, q = rng.normal(size=(4, DIM)) + 1, np.array([0.5, 0.9, 1.0, 0.7])
+    updates = rng.normal(size=(4, DIM)) + 1
+    a, r = np.array([0.6, 1.0, 1.0, 0.8]), np.array([0.5, 0.9, 1.0, 0.7])
     equal = procedure is kvib.without_replacement
-    p = kvib.waterfill(np.ones(4) if equal else WEIGHTS[:4], 2.5, cap=procedure.cap)
+    scores = np.ones(4) if equal else np.sqrt(WEIGHTS[:4])
 
-    def round_with_silence(r):
-        cohort = procedure(p, r)
-        object.__setattr__(cohort, "response", q[cohort.ids])
-        answers = [updates[i] if r.random() < q[i] else None for i in cohort.ids]
+    def round_with_silence(rng):
+        there = np.array([i for i in range(4) if rng.random() < a[i]])
+        p = kvib.waterfill(scores[there], 1.7, cap=procedure.cap)
+        cohort = procedure(p, rng, ids=there, weights=np.full(len(there), 0.25))
+        object.__setattr__(cohort, "response", (a * r)[cohort.ids])
+        object.__setattr__(cohort, "availability", a[cohort.ids])
+        answers = [updates[i] if rng.random() < r[i] else None for i in cohort.ids]
         d = kvib.estimate(cohort, answers, like=np.zeros(DIM))
         return d, kvib.estimated_variance(cohort, answers).value
 

@@ -40,11 +40,15 @@ def test_never_above_one():
         ([5e-324, 1e-323, 1.5e-323], 1.2, {}, [0.2, 0.4, 0.6]),  # subnormals
         ([1.0, 5e-324, 1e-323], 2.2, {}, [1, 0.4, 0.8]),  # and far below another
         ([1e308, 1e308, 1e308], 1, {}, [1 / 3] * 3),
+        ([0.7, 0.3, 0.1 + 0.2, 1e-20], 3, {}, [1, 1, 1, 0]),  # near-ties at the cap
+        ([0.7, 0.3, 0.1 + 0.2, 1e-20], 3, {"floor": [0, 0, 0, 0]}, [1, 1, 1, 0]),
+        ([1 + 2**-52, 1, 1, 1e-17], 3, {}, [1, 1, 1, 0]),
     ],
 )
 def test_edge_cases(scores, budget, options, expected):
     p = waterfill(scores, budget, **options)
-    assert p.tolist() == pytest.approx(expected, rel=1e-12)
+    assert p.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    assert (p[np.array(scores) > 0] > 0).all()
     assert p.sum() == pytest.approx(budget, rel=1e-14)
 
 
@@ -125,6 +129,22 @@ def test_agrees_with_bisection(problem):
     assert p == pytest.approx(slow_waterfill(scores, budget, floor, cap, cost), rel=1e-9, abs=1e-14)
     assert (p >= floor).all()
     assert (p <= cap).all()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.3, 0.1 + 0.2, 0.7, 1.0, 1 + 2**-52, 1 - 2**-53]), min_size=2),
+    st.integers(1, 4),
+    st.floats(1e-25, 1e-12),
+    st.booleans(),
+)
+def test_near_ties_at_the_cap(ties, small, tiny, own):
+    """As many near-equal scores as the budget, and others too small to matter."""
+    scores, K = np.array(ties + [tiny] * small), len(ties)
+    p = waterfill(scores, K, np.zeros(len(scores)) if own else 0.0)
+    assert p.sum() == pytest.approx(K, rel=1e-14)
+    assert p[:K] == pytest.approx(np.ones(K), abs=1e-10)
+    assert (p > 0).all()
 
 
 @settings(max_examples=200, deadline=None)

@@ -69,7 +69,13 @@ def available_ids(available: ArrayLike | None, clients: int) -> IntArray:
     unknown = given[(given < 0) | (given >= clients)]
     if len(unknown):
         raise ValueError(f"unknown client id {unknown[0]}; ids are 0 to {clients - 1}")
-    return np.unique(given).astype(np.int64)
+    ids = np.sort(given).astype(np.int64)
+    twice = ids[1:][np.diff(ids) == 0]
+    if len(twice):
+        raise ValueError(
+            f"client {twice[0]} is listed twice; give every id once, or a mask of booleans"
+        )
+    return ids
 
 
 def all_norms(norms: ArrayLike, clients: int) -> FloatArray:
@@ -107,7 +113,9 @@ def by_id(cohort: Cohort, values: Mapping[int, Any]) -> list[Any]:
 
 
 def _finite_norms(values: FloatArray, ids: IntArray) -> FloatArray:
-    way_out = "a norm is ≥ 0 and finite; report NaN for a client that failed or diverged"
+    way_out = (
+        f"a norm is between 0 and {LARGEST_NORM:g}; report NaN for a client that failed or diverged"
+    )
     _refuse(values, (values < 0) | (values > LARGEST_NORM), ids, way_out)
     return values
 

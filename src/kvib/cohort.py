@@ -59,12 +59,17 @@ class Cohort:
     """Second moments among the drawn, computed when asked for; None where nobody knows them."""
 
     def __post_init__(self) -> None:
-        size = np.shape(self.ids)
         for name in ("ids", "count"):
             self._freeze(name, np.array(getattr(self, name), dtype=np.int64))
-        for name in ("expected", "weight", "response", "availability"):
+        for name in ("expected", "weight"):
+            self._freeze(name, np.array(getattr(self, name), dtype=np.float64))
+        for name in ("response", "availability"):
             values = np.asarray(getattr(self, name), dtype=np.float64)
-            self._freeze(name, np.array(np.broadcast_to(values, size)))
+            self._freeze(name, np.array(np.broadcast_to(values, self.ids.shape)))
+        if not self.ids.shape == self.count.shape == self.expected.shape == self.weight.shape:
+            raise ValueError("ids, count, expected and weight must be of the same length")
+        if self.ids.ndim != 1 or (np.diff(self.ids) <= 0).any():
+            raise ValueError(f"ids must ascend, and they are {self.ids.tolist()[:10]}")
 
     def _freeze(self, name: str, values: NDArray[np.generic]) -> None:
         values.flags.writeable = False
@@ -74,9 +79,14 @@ class Cohort:
         return len(self.ids)
 
     @property
+    def expected_answers(self) -> FloatArray:
+        """q·expected: how often each is drawn, available and heard, on average."""
+        return self.response * self.expected
+
+    @property
     def coefficients(self) -> FloatArray:
         """λ·count / (q·expected): Horvitz–Thompson and Hansen–Hurwitz in one line."""
-        return self.weight * self.count / (self.response * self.expected)
+        return self.weight * self.count / self.expected_answers
 
     def take(self, keep: BoolArray) -> "Cohort":
         """The part of this cohort that `keep` marks, without its second moments."""

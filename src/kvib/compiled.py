@@ -13,7 +13,11 @@ def _jit(kernel: Callable[..., Any]) -> Callable[..., Any]:
         import numba
     except ImportError:  # NumPy alone suffices: the same source, interpreted
         return kernel
-    compiled: Callable[..., Any] = numba.njit(cache=True)(kernel)
+    compiled: Callable[..., Any]
+    try:
+        compiled = numba.njit(cache=True)(kernel)
+    except RuntimeError:  # nowhere to write a cache
+        compiled = numba.njit(kernel)
     return compiled
 
 

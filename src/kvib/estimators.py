@@ -57,9 +57,9 @@ def estimate(
     """
     answered, given = _answers(cohort, updates)
     if not answered.any():
-        if isinstance(updates, np.ndarray):
-            return np.zeros(updates.shape[1:], updates.dtype)
-        return 0.0 if like is None else _map(lambda leaf: leaf * 0.0, like)
+        if like is not None:
+            return _map(lambda leaf: _zeros(leaf, leaf.shape), like)
+        return _zeros(updates, updates.shape[1:]) if hasattr(updates, "shape") else 0.0
     factors = coefficients(cohort.take(answered)).tolist()
     if isinstance(updates, np.ndarray) and updates.dtype.kind == "f":
         return np.tensordot(np.asarray(factors, updates.dtype), np.asarray(given), axes=1)
@@ -71,9 +71,8 @@ def estimate(
 
 def norm(update: Update) -> float:
     """‖g‖ over all entries of one update."""
-    squares: list[float] = []
-    _map(lambda leaf: squares.append(float((leaf * leaf).sum())), update)
-    return math.sqrt(math.fsum(squares))
+    leaves = map(_double, _leaves(update))
+    return math.sqrt(math.fsum(float((leaf * leaf).sum()) for leaf in leaves))
 
 
 def norms(updates: Sequence[Update]) -> FloatArray:
@@ -93,11 +92,11 @@ class VarianceEstimate(NamedTuple):
 def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> VarianceEstimate:
     """Estimate the sampling noise of one round from that round alone, so that a server can plot it.
 
-    With ζ = λg/expected and the second moments of `Cohort.pairs`,
-    v = Σ count_i size_i ‖ζ_i‖²/q_i − ½ΣΣ count_i count_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²/(q_i q_j)
-    + Σ count_i² (1 − q_i) ‖ζ_i‖²/q_i²: Horvitz and Thompson's estimator for independent draws,
-    Yates and Grundy's (1953) for a fixed size, plus the noise of answers that may stay out. Where
-    no second moments are known, Deville's approximation (1999) from the probabilities alone.
+    With ζ = λg/(a·expected), availability a, response r and the second moments of `Cohort.pairs`,
+    v = Σ count_i size_i ‖ζ_i‖²/r_i − ½ΣΣ count_i count_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²/(r_i r_j)
+    + Σ (count_i² (1 − r_i)/r_i² + count_i e_i (1 − a_i)/r_i) ‖ζ_i‖²: Horvitz and Thompson's
+    estimator for independent draws, Yates and Grundy's (1953) for a fixed size, then the noise of
+    silence and of absence. Where no second moments are known, Deville's approximation (1999).
 
     Args:
         cohort: who was drawn.
@@ -107,7 +106,8 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> Varia
         raise ValueError("a selector's cohort has no inclusion probabilities, hence no variance")
     answered, given = _answers(cohort, updates)
     drawn = cohort.take(answered)
-    count, q, zeta = drawn.count, drawn.response, drawn.weight / drawn.expected
+    count, a, r = drawn.count, drawn.availability, drawn.response / drawn.availability
+    zeta = drawn.weight / (a * drawn.expected)
     pairs = cohort.pairs() if cohort.pairs is not None else None
     if pairs is not None and isinstance(pairs.ratio, float) and pairs.ratio == 1.0:
         squared = (zeta * norms(given)) ** 2  # no pair matters: norms suffice
@@ -116,12 +116,12 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> Varia
         gram = np.outer(zeta, zeta) * _gram(given)
         squared = np.diag(gram)
         distance = squared[:, None] + squared - 2 * gram
-        between = _between(count / q, pairs, answered, distance) if pairs else 0.0
-    silence = (count**2 * (1 - q) / q**2 * squared).sum()
+        between = _between(count / r, pairs, answered, distance) if pairs else 0.0
+    away = ((count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared).sum()
     if pairs is None:
-        return VarianceEstimate(float(_approximate(drawn, gram) + silence), exact=False)
-    own = (count * pairs.size[answered] / q * squared).sum()
-    return VarianceEstimate(float(own - between + silence), exact=True)
+        return VarianceEstimate(float(_approximate(cohort, drawn, r, gram) + away), exact=False)
+    own = (count * pairs.size[answered] / r * squared).sum()
+    return VarianceEstimate(float(own - between + away), exact=cohort.guarantee == "unbiased")
 
 
 def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, distance: FloatArray) -> float:
@@ -132,14 +132,14 @@ def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, distance: Fl
     return float((np.outer(weight, weight) * (1 - 1 / ratio) * distance).sum() / 2)
 
 
-def _approximate(drawn: Cohort, gram: FloatArray) -> float:
-    """Σ (1−p)/q·‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ (1−p)/q (Deville 1999).
+def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray) -> float:
+    """Σ (1−p)/r·‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ (1−p)/r (Deville 1999).
 
     A fractional budget adds a client who is nobody, ζ = 0, drawn whenever the size is ⌊K⌋.
     """
-    free = (1 - np.minimum(drawn.expected, 1.0)) / drawn.response
-    part = drawn.budget - math.floor(drawn.budget)
-    if part > 0 and len(drawn) <= drawn.budget:
+    free = (1 - np.minimum(drawn.expected, 1.0)) / r
+    part = cohort.budget - math.floor(cohort.budget)
+    if part > 0 and len(cohort) <= cohort.budget:
         free = np.append(free, part)
         gram = np.pad(gram, (0, 1))
     total = free.sum()
@@ -175,17 +175,36 @@ def _map(function: Callable[[Any], Any], update: Update) -> Update:
 
 def _add(total: Update, update: Update, factor: float) -> Update:
     """total + factor·update, where total may be changed."""
+    mine, others = _form(total), _form(update)
+    if mine != others:
+        raise ValueError(
+            f"one client's update is of form {others}, another's {mine}; all must be of one model"
+        )
     if isinstance(total, Mapping):
         return {name: _add(part, update[name], factor) for name, part in total.items()}
     if isinstance(total, list):
         return [_add(part, new, factor) for part, new in zip(total, update, strict=True)]
-    if np.shape(total) != np.shape(update):
-        raise ValueError(
-            f"one client's update has shape {tuple(np.shape(update))}, another's "
-            f"{tuple(np.shape(total))}; all must be of the same model"
-        )
     total += update * factor
     return total
+
+
+def _form(update: Update) -> Any:
+    """Names, length or shape: what two updates must share to be added."""
+    if isinstance(update, Mapping):
+        return sorted(update)
+    return len(update) if isinstance(update, list | tuple) else tuple(getattr(update, "shape", ()))
+
+
+def _zeros(array: Any, shape: Any) -> Any:
+    """Zeros of this shape, of the kind and type of an array or tensor."""
+    return array.new_zeros(shape) if hasattr(array, "new_zeros") else np.zeros(shape, array.dtype)
+
+
+def _double(array: Any) -> Any:
+    """In double precision: squares of halves overflow, squares of small integers wrap."""
+    if hasattr(array, "detach"):
+        return array.detach().double()
+    return array.astype(np.float64, copy=False)
 
 
 def _gram(updates: Sequence[Update]) -> FloatArray:
@@ -194,10 +213,11 @@ def _gram(updates: Sequence[Update]) -> FloatArray:
     gram = np.zeros((m, m))
     for layer in zip(*map(_leaves, updates), strict=True):  # one array of every client
         if isinstance(layer[0], np.ndarray):
-            flat = np.stack(layer).reshape(m, -1).astype(np.float64)
+            flat = _double(np.stack(layer)).reshape(m, -1)
             gram += flat @ flat.T
         else:  # tensors, which only they know how to multiply
-            gram += [[float((a * b).sum()) for a in layer] for b in layer]
+            rows = [_double(leaf) for leaf in layer]
+            gram += [[float((a * b).sum()) for a in rows] for b in rows]
     return gram
 
 

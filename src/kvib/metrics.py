@@ -42,19 +42,21 @@ def variance(
     >>> variance([0.25, 0.75, 1.0], [1, 3, 6])
     Measurement(value=6.0, error=0.0)
     """
-    e = np.asarray(expected, dtype=np.float64)
+    e = procedure.checked(expected)
     A = None if gram is None else np.asarray(gram, dtype=np.float64)
     if feedback is None and A is None:
         raise ValueError("give the feedback of all clients, or the Gram matrix of their updates")
     squared = np.diag(A) if A is not None else np.asarray(feedback, dtype=np.float64) ** 2  # π²
+    if squared.shape != e.shape:
+        raise ValueError(f"{len(e)} expected counts, but updates of {len(squared)} clients")
     if ((e == 0) & (squared > 0)).any():
         return Measurement(math.inf)
-    drawable = np.flatnonzero(e > 0)  # the others have π = 0
     if procedure.pairs is None:
         return _monte_carlo(e, _needed(A, procedure), procedure, draws, rng)
 
+    drawable = np.flatnonzero(e > 0)  # the others have π = 0
     e, squared = e[drawable], squared[drawable]
-    ratio, size = procedure.pairs(np.asarray(expected, dtype=np.float64), drawable)
+    ratio, size = procedure.pairs(e, np.arange(len(e)))
     own = float((size * squared / e).sum())
     if isinstance(ratio, float):
         if ratio == 1.0:

@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 
 from kvib.cohort import FloatArray, IntArray
 
+SMALLEST_RATE = 1e-9
+
 
 class RateState(NamedTuple):
     """What was counted, or the known rate."""
@@ -53,11 +55,20 @@ def start(rate: ArrayLike | EstimatedRate, clients: int, name: str) -> RateState
             f"{name} has shape {known.shape} for {clients} clients; give a number, one per client, "
             "or kvib.EstimatedRate()"
         )
-    if not ((known > 0) & (known <= 1)).all():
+    if not ((known >= SMALLEST_RATE) & (known <= 1)).all():
         raise ValueError(
-            f"{name} must be probabilities in (0, 1], not {known.min()} to {known.max()}"
+            f"{name} must be probabilities from {SMALLEST_RATE:g} to 1, not {known.min()} to "
+            f"{known.max()}; leave out clients that never answer"
         )
     return RateState(np.atleast_1d(known), none.astype(np.int64), none.astype(np.int64))
+
+
+def checked(state: RateState, clients: int) -> RateState:
+    """Refuse a state that does not belong to this many clients."""
+    known, trials, hits = (len(values) for values in (state.known, state.trials, state.hits))
+    if (known, trials, hits) not in ((1, 0, 0), (clients, 0, 0), (0, clients, clients)):
+        raise ValueError(f"rates of {max(known, trials, hits)} clients, not of {clients} clients")
+    return state
 
 
 def is_known(state: RateState) -> bool:

@@ -1,5 +1,6 @@
 """A policy and a procedure over a population."""
 
+import math
 import os
 import threading
 import warnings
@@ -149,9 +150,7 @@ class Sampler:
             self._ledger.check(cohort)
             self._warn_of_silence(cohort, answered)
             if answered.any():
-                # An answer needs a draw and a response: its expected count is their product.
                 answers = cohort.take(answered)
-                answers = replace(answers, expected=answers.expected * answers.response)
                 feedback = _feedback(
                     answers.weight * values[answered], answers.response, answers.availability
                 )
@@ -207,7 +206,7 @@ class Sampler:
             procedure: likewise.
         """
         about, arrays = storage.read(path)
-        policy = storage.restore_policy(about["policy"]) if policy is None else policy
+        policy = storage.restore_policy(about["policy"], policy)
         procedure = PROCEDURES.get(about["procedure"]) if procedure is None else procedure
         if procedure is None:
             raise ValueError(
@@ -219,17 +218,17 @@ class Sampler:
         weights.flags.writeable = False
         sampler.weights = weights  # exactly as saved: normalising again may change the last digit
         sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))
-        sampler._response = storage.unpack("response", sampler._response, arrays, len(sampler))
-        sampler._availability = storage.unpack(
-            "availability", sampler._availability, arrays, len(sampler)
-        )
+        for name in ("response", "availability"):
+            fresh = getattr(sampler, f"_{name}")
+            restored = storage.unpack(name, fresh, arrays, len(sampler))
+            setattr(sampler, f"_{name}", rates.checked(restored, len(sampler)))
         sampler._ledger = Ledger(about["token"], about["round"], updated.tobytes())
         return sampler
 
     def _plan(
         self, available: ArrayLike | None, budget: float | None, norms: ArrayLike | None
     ) -> _Plan:
-        ids = available_ids(available, len(self))
+        ids = self._available(available)
         requested = self.budget if budget is None else checked_budget(budget, len(self))
         state = self._informed(norms)
         K = min(requested, len(ids))
@@ -237,7 +236,17 @@ class Sampler:
             return _Plan(ids, np.empty(0), 0.0, requested)
         cap = self.procedure.cap
         expected = self.policy.expected(state, ids, self._ledger.round, K, cap)
-        return _Plan(ids, expected, K, requested)
+        spent = float(expected.sum())  # K but for rounding, or less where the policy says so (AOCS)
+        return _Plan(ids, expected, K if math.isclose(spent, K, rel_tol=1e-9) else spent, requested)
+
+    def _available(self, available: ArrayLike | None) -> IntArray:
+        always = rates.is_known(self._availability) and (self._availability.known == 1).all()
+        if available is None and not always:
+            raise ValueError(
+                "this sampler divides by the availability of clients, so each draw must be told "
+                "who is there: draw(available=…)"
+            )
+        return available_ids(available, len(self))
 
     def _informed(self, norms: ArrayLike | None) -> Any:
         """The state to draw with: with all norms, if the policy wants them."""

@@ -2,11 +2,11 @@
 
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,22 +22,30 @@ Arrays = dict[str, NDArray[Any]]
 def write(path: str | os.PathLike[str], about: dict[str, Any], arrays: Arrays) -> None:
     """Replace the file at `path` as a whole: whoever reads it sees the old or the new state."""
     path = Path(path)
-    header = json.dumps({"format": FORMAT, "version": VERSION, **about})
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    plain = {"format": FORMAT, "version": VERSION, **about}
+    header = json.dumps(plain, default=lambda number: number.item())  # of NumPy
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             np.savez(file, allow_pickle=False, header=np.array(header), **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming durable, where the system lets one open a folder."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        os.fsync(handle)
     finally:
-        os.close(directory)
+        os.close(handle)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
@@ -50,13 +58,17 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
             raise ValueError("it does not say that it is one")
         if len(arrays["updated"]) != about["round"] or "weights" not in arrays:
             raise ValueError("a part is missing")
+        if not {"policy", "procedure", "budget", "seed", "token"} <= set(about):
+            raise ValueError("its header is not complete")
     except FileNotFoundError:
         raise
     except (
         AttributeError,
         EOFError,
         KeyError,
+        NotImplementedError,  # zip flags
         OSError,
+        RuntimeError,
         TypeError,
         ValueError,
         zipfile.BadZipFile,
@@ -91,10 +103,15 @@ def unpack(name: str, fresh: Any, arrays: Arrays, clients: int) -> Any:
         )
     values = {field: arrays[f"{name}.{field}"] for field in kind._fields}
     for field, value in values.items():
-        now = np.shape(getattr(fresh, field))
-        if now[-1:] == (clients,) and value.shape[-1:] not in ((clients,), (0,)):
+        now = np.asarray(getattr(fresh, field))
+        per_client = clients > 1 and now.shape[-1:] == (clients,)
+        if (
+            value.ndim != now.ndim
+            or value.dtype.kind not in "biuf"
+            or (per_client and value.shape[-1] != clients)
+        ):
             raise ValueError(
-                f"{name}.{field} has shape {value.shape}, not that of {clients} clients"
+                f"{name}.{field} is {value.dtype} of shape {value.shape}, not of {clients} clients"
             )
     return kind(**{field: v if v.ndim else v.item() for field, v in values.items()})
 
@@ -105,10 +122,22 @@ def describe_policy(policy: Any) -> dict[str, Any] | None:
     return {"name": name, "fields": vars(policy)} if POLICIES.get(name) is type(policy) else None
 
 
-def restore_policy(described: dict[str, Any] | None) -> Any:
-    """The policy that `describe_policy` described."""
-    if described is None or described["name"] not in POLICIES:
+def restore_policy(described: dict[str, Any] | None, given: Any | None) -> Any:
+    """The policy that was saved: the one described, or the user's own."""
+    if described is not None:
+        if given is not None and type(given).__name__ != described["name"]:
+            raise ValueError(
+                f"the file was saved with {described['name']}, not {type(given).__name__}; "
+                "load it with the policy that was saved"
+            )
+        try:
+            return POLICIES[described["name"]](**described["fields"]) if given is None else given
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"this kvib has no policy {described}; install the kvib version that wrote it"
+            ) from error
+    if given is None:
         raise ValueError(
             "the file was saved with a policy of your own; give it: Sampler.load(path, policy=…)"
         )
-    return POLICIES[described["name"]](**described["fields"])
+    return given

@@ -37,7 +37,7 @@ def convergence(
 ) -> float:
     """ρ·min_t E‖∇f(x^t)‖² of FedAvg under any unbiased sampler (Theorem 4.1).
 
-    √(2M(4β₁ + 5Lσ²)/T) + (5σ²β₂)^⅓(2M/T)^⅔ + 16LM/T with σ² = σ_l²/R + 6σ_g².
+    √(2M(4·max(1,L)·β₁ + 5Lσ²)/T) + (5σ²β₂)^⅓(2M/T)^⅔ + 16LM/T with σ² = σ_l²/R + 6σ_g².
 
     Args:
         rounds: T.
@@ -53,7 +53,7 @@ def convergence(
     # b = β₁ + 5Lσ²/4, e = 5σ²β₂/8, d = 8L, r₀ = 2M. The paper prints 2LM/T; its Lemma gives d·r₀/T.
     return tuned_step(
         gap=2 * loss_gap,
-        linear=quality + 5 / 4 * smoothness * sigma,
+        linear=max(1.0, smoothness) * quality + 5 / 4 * smoothness * sigma,  # Lη_g²Q, not Q
         quadratic=5 / 8 * sigma * utility,
         largest=8 * smoothness,
         rounds=rounds,
@@ -84,7 +84,8 @@ def hindsight_gap(feedback: ArrayLike, limit: ArrayLike, budget: float) -> float
 def full_feedback_regret(feedback: ArrayLike, gain: float, budget: float, free: float) -> float:
     """Static regret of the FTRL scheme with γ = G² when all feedback is seen (Theorem C.1).
 
-    (22NG/z̄ + 2√6·NG/K)·Σ√(π²_{1:T}) + 22N²G²/z̄.
+    (22NG/z̄)·(Σ + NG) + NG²/p_min + 6N·p_min·Σ²/K² with Σ = Σ_i√(π²_{1:T}(i)) and
+    p_min = min(K/(2N), GK/(√6·Σ)); in the second case the last two terms are 2√6·NG·Σ/K.
 
     Args:
         feedback: π of every round, [T, N].
@@ -95,9 +96,11 @@ def full_feedback_regret(feedback: ArrayLike, gain: float, budget: float, free: 
     history = np.asarray(feedback, dtype=np.float64)
     N = history.shape[1]
     cumulative = float(np.sqrt((history**2).sum(axis=0)).sum())
-    slope = 22 * N * gain / free + 2 * math.sqrt(6) * N * gain / budget
-    # The paper prints 22NG²/z̄, but (22NG/z̄)·Σ_i(… + G) has N terms G.
-    return float(slope * cumulative + 22 * N**2 * gain**2 / free)
+    least = min(budget / (2 * N), gain * budget / (math.sqrt(6) * cumulative))
+    # The paper prints 22NG²/z̄ for the term in G², but Σ_i(… + G) has N terms G.
+    stability = 22 * N * gain / free * (cumulative + N * gain)
+    restriction = N * gain**2 / least + 6 * N * least * cumulative**2 / budget**2
+    return float(stability + restriction)
 
 
 def partial_feedback_regret(

@@ -90,16 +90,17 @@ def _shared_limits(s: FloatArray, rest: float, lo: float, hi: float) -> FloatArr
         c = rest / float(share.sum())
         share *= c
         under, over = np.searchsorted(share, lo, "right"), np.searchsorted(share, hi, "left")
-        excess, shortfall = (share[over:] - hi).sum(), (lo - share[:under]).sum()
+        excess, shortfall = float((share[over:] - hi).sum()), float((lo - share[:under]).sum())
         if excess == shortfall:
             with np.errstate(over="ignore"):  # a fixed score may be infinitely many units
                 filled: FloatArray = np.clip(s / unit * c, lo, hi)
             return filled
         if excess > shortfall:
-            rest -= hi * (b - a - over)
+            # What is left is the shares of the others and the excess: never less than the shares.
+            rest = max(rest - hi * (b - a - int(over)), float(share[:over].sum()))
             b = a + int(over)
         else:
-            rest -= lo * int(under)
+            rest = max(rest - lo * int(under), lo * (b - a - int(under)))
             a += int(under)
         if a == b:  # nobody left in between
             return np.where(s >= (ordered[a] if a < len(s) else np.inf), hi, lo)
@@ -122,7 +123,8 @@ def _own_limits(
         fixed, limit = (over, hi) if excess > shortfall else (under, lo)
         at, keep = np.flatnonzero(fixed), np.flatnonzero(~fixed)
         p[free[at]] = _at(limit, at)
-        rest -= _sum(_at(limit * w, at), len(at))
+        least = share[keep] if fixed is over else _at(lo, keep)
+        rest = max(rest - _sum(_at(limit * w, at), len(at)), _sum(least * _at(w, keep), len(keep)))
         free, r = free[keep], r[keep]
         lo, hi, w = _at(lo, keep), _at(hi, keep), _at(w, keep)
     return p

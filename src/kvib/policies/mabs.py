@@ -7,8 +7,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.policies.horizon import check_rounds, horizon
 from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
+from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
 
 
@@ -46,8 +46,7 @@ class Mabs(Policy[MabsState]):
         check_rounds(self.rounds)
         if not 0 < self.mix <= 1:
             raise ValueError(f"mix={self.mix} is not in (0, 1]")
-        if self.gain is not None and not 0 < self.gain < np.inf:
-            raise ValueError(f"gain={self.gain} is not a positive number; leave it out if unknown")
+        check_gain(self.gain)
 
     def start(self, setting: Setting) -> MabsState:
         """w = 1."""
@@ -71,8 +70,8 @@ class Mabs(Policy[MabsState]):
             L = mean**2
         N, T = len(state.log_weight), horizon(self.rounds, cohort.round)
         delta = self.mix**2 * math.sqrt(math.log(N) / (T * float(N) ** 5)) / L
-        q = cohort.expected / cohort.budget
-        step = delta * cohort.count * feedback**2 / q**3
+        q, answered = cohort.expected / cohort.budget, cohort.expected_answers / cohort.budget
+        step = delta * cohort.count * feedback**2 / (q**2 * answered)  # one q is P(observed)
         state.log_weight[cohort.ids] += np.minimum(step, LARGEST_LOG_STEP)
         peak = max(state.peak, float(state.log_weight[cohort.ids].max()))
         return state._replace(peak=peak, largest_loss=L)

@@ -7,8 +7,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.policies.horizon import check_rounds, horizon
 from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
+from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
 from kvib.waterfill import waterfill
 
@@ -39,8 +39,8 @@ class OSMD(Policy[OSMDState]):
     exp(−(α/N)√(8K/(Tā))·Σ count·π²/(e_i E_i)).
 
     In expected counts the published sampler (with replacement, no cap) and the one with independent
-    draws that the paper suggests (`procedure=kvib.independent`, cap 1) are the same lines;
-    published in terms of q, the steps are K times smaller and the exponents K times larger.
+    draws that the paper suggests (`procedure=kvib.independent`, cap 1) are the same lines. In
+    terms of q, as published, the steps are K times smaller and the gradients K times larger.
 
     Args:
         rounds: T; unknown: doubled as rounds go by, experts then start again from their mixture.
@@ -64,8 +64,7 @@ class OSMD(Policy[OSMDState]):
         check_rounds(self.rounds)
         if self.experts is not None and self.experts < 1:
             raise ValueError(f"experts={self.experts} is not a positive number")
-        if self.gain is not None and not 0 < self.gain < np.inf:
-            raise ValueError(f"gain={self.gain} is not a positive number; leave it out if unknown")
+        check_gain(self.gain)
         if not 0 < self.least <= 1:
             raise ValueError(f"least={self.least} is not in (0, 1]")
 
@@ -101,8 +100,8 @@ class OSMD(Policy[OSMDState]):
 
     def observe(self, state: OSMDState, cohort: Cohort, feedback: FloatArray) -> OSMDState:
         """One step of every expert, then of the trust in them."""
-        T = horizon(self.rounds, cohort.round)
-        if state.horizon != T:
+        T = max(state.horizon, horizon(self.rounds, cohort.round))  # cohorts may come late
+        if state.horizon < T:
             state = self._restarted(state, T)
         largest = state.largest
         if math.isnan(largest):
@@ -115,7 +114,7 @@ class OSMD(Policy[OSMDState]):
         steps = 2.0 ** np.arange(E) * (least * K / N) ** 3 / largest
         steps *= math.sqrt(math.log(N) / (2 * T))
         own = state.experts[:, cohort.ids]  # [E, m]
-        loss = cohort.count * feedback**2 / (own * cohort.expected)  # [E, m]
+        loss = cohort.count * feedback**2 / (own * cohort.expected_answers)  # [E, m]
         moved = np.log(state.experts)
         moved[:, cohort.ids] += np.minimum(steps[:, None] * loss / own, LARGEST_LOG_STEP)
         for x in range(E):

@@ -66,7 +66,7 @@ class Policy(Generic[State]):
 
         Args:
             state: what is known so far.
-            cohort: who answered, never empty; `expected` counts answers: E[draws] · P(answer).
+            cohort: who answered, never empty. Importance weights are 1/`expected_answers`.
             feedback: λ‖g‖ of each, [m].
         """
         return state

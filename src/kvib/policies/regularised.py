@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.policies.horizon import check_rounds, horizon
 from kvib.policies.policy import Exploration, Policy, Setting
+from kvib.policies.rules import check_gain, check_rounds, horizon
 
 
 class RegularisedState(NamedTuple):
@@ -34,11 +34,8 @@ class Regularised(Policy[RegularisedState]):
         check_rounds(self.rounds)
         if self.mix is not None and not 0 <= self.mix <= 1:
             raise ValueError(f"mix={self.mix} is not between 0 and 1")
-        for name, value in (("gain", self.gain), ("gamma", self.gamma)):
-            if value is not None and not 0 < value < np.inf:
-                raise ValueError(
-                    f"{name}={value} is not a positive number; leave it out if unknown"
-                )
+        check_gain(self.gain)
+        check_gain(self.gamma, "gamma")
         if self.mix == 0 and self.gamma is None:
             raise ValueError("mix=0 leaves γ = G²N/(Kθ) undefined; give gamma too")
 
@@ -50,7 +47,7 @@ class Regularised(Policy[RegularisedState]):
 
     def _squared(self, cohort: Cohort, feedback: FloatArray) -> FloatArray:
         """An estimate of π² whose mean is right (K-Vib) or K times right (Vrb), [m]."""
-        return cohort.count * feedback**2 / cohort.expected
+        return cohort.count * feedback**2 / cohort.expected_answers
 
     def start(self, setting: Setting) -> RegularisedState:
         """ω = 0."""

@@ -14,7 +14,7 @@ class Vrb(Regularised):
     """K-Vib's ancestor for one draw at a time: q ∝ √(ω + γ), mixed with uniform.
 
     q̃ = (1−θ)q + θ/N; each of the K draws adds π²/q̃ to ω; θ = (N/T)^⅓, or 0.3 if N > T;
-    γ = G²N/θ.
+    γ = G²N/θ. With T unknown θ never rises above 0.3 again.
 
     Args:
         rounds: T, the planned number of rounds; unknown: doubled as rounds go by.
@@ -31,7 +31,11 @@ class Vrb(Regularised):
         return float(len(setting.weights))
 
     def _default_mix(self, ratio: float, T: int) -> float:
-        return 0.3 if ratio > T else float((ratio / T) ** (1 / 3))
+        if ratio > T:
+            return 0.3
+        by_rule = float((ratio / T) ** (1 / 3))
+        # Made for a T that is known: at T = N it jumps to 1, which doubling must not follow.
+        return by_rule if self.rounds is not None else min(0.3, by_rule)
 
     def _squared(self, cohort: Cohort, feedback: FloatArray) -> FloatArray:
         return cohort.budget * super()._squared(cohort, feedback)  # q̃ = expected/K, per draw

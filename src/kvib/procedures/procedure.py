@@ -48,7 +48,7 @@ class Procedure:
             ids: what to call the N clients, ascending; 0 … N−1 by default.
             about: further fields of the cohort (round, token, …).
         """
-        e = self._checked(expected)
+        e = self.checked(expected)
         counts = self.counts(e, rng)
         at = np.flatnonzero(counts)
         weight = np.full(len(e), 1 / len(e)) if weights is None else np.asarray(weights)
@@ -61,7 +61,8 @@ class Procedure:
             **{"budget": float(e.sum()), "requested": float(e.sum()), **about},
         )
 
-    def _checked(self, expected: ArrayLike) -> FloatArray:
+    def checked(self, expected: ArrayLike) -> FloatArray:
+        """Expected counts that this procedure can give, or an error."""
         e = np.asarray(expected, dtype=np.float64)
         if e.ndim != 1 or len(e) == 0:
             raise ValueError(f"expected has shape {e.shape}; give one number per client")

@@ -12,8 +12,10 @@ def _counts(p: FloatArray, rng: np.random.Generator) -> IntArray:
     if len(order) == 0:
         return counts
     order = order[rng.permutation(len(order))]
-    ends = np.cumsum(p[order])  # client k owns the interval (ends[k−1], ends[k]]
-    ends[-1] = sum(whole_and_part(float(ends[-1]), len(order)))
+    total = sum(whole_and_part(float(p[order].sum()), len(order)))
+    # Client k owns the interval (ends[k−1], ends[k]]. A running sum drifts where `sum` does not.
+    ends = np.minimum(np.cumsum(p[order], dtype=np.longdouble), total).astype(np.float64)
+    ends[-1] = total
     start = rng.random()
     # the points start, start + 1, start + 2, … below each end
     points = np.floor(ends) + (start < ends - np.floor(ends))

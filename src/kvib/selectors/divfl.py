@@ -60,6 +60,8 @@ class DivFL:
         if not answered.any():
             return state
         flat = np.stack([np.ravel(s) for s in signals if s is not None])
+        if not np.isfinite(flat).all():
+            raise ValueError("an update is not finite; pass None for a client that diverged")
         updates = state.updates
         if updates.shape[1] == 0:
             updates = np.zeros((len(state.seen), flat.shape[1]))

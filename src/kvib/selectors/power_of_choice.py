@@ -52,7 +52,9 @@ class PowerOfChoice:
 
     def observe(self, state: PowerOfChoiceState, ids: IntArray, signals: Any) -> PowerOfChoiceState:
         """Remember losses; NaN: no answer."""
-        losses = np.asarray(signals, dtype=np.float64)
+        losses = np.array([np.nan if s is None else s for s in signals], dtype=np.float64)
+        if losses.ndim != 1 or np.isinf(losses).any():
+            raise ValueError("losses must be finite numbers, one per client; NaN for no answer")
         known = ~np.isnan(losses)
         state.loss[ids[known]] = losses[known]
         return state

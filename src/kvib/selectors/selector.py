@@ -1,12 +1,13 @@
 """Selectors choose clients without probabilities: biased, for comparison only."""
 
 import threading
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.checks import available_ids, checked_budget, checked_seed, checked_weights
+from kvib.checks import available_ids, by_id, checked_budget, checked_seed, checked_weights
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.ledger import Ledger
 from kvib.randomness import generator
@@ -43,26 +44,36 @@ class Selector:
     def __init__(self, rule: Rule, weights: ArrayLike, budget: int, *, seed: int = 0) -> None:
         self.rule = rule
         self.weights = checked_weights(weights)
-        if checked_budget(budget, len(self.weights)) != int(budget):
-            raise ValueError(f"budget {budget} is not a whole number; a selector takes exactly K")
-        self.budget = int(budget)
+        self.budget = self._whole(budget)
         self.seed = checked_seed(seed)
         self._state = rule.start(self.weights, self.budget)
         self._ledger = Ledger()
         self._lock = threading.RLock()
 
+    def _whole(self, budget: float) -> int:
+        if checked_budget(budget, len(self.weights)) != int(budget):
+            raise ValueError(f"budget {budget} is not a whole number; a selector takes exactly K")
+        return int(budget)
+
     def __repr__(self) -> str:
         return f"<Selector of {len(self.weights)} clients: {self.rule!r}, budget {self.budget}>"
 
-    def draw(self, available: ArrayLike | None = None, signals: Any = None) -> Cohort:
+    def draw(
+        self,
+        available: ArrayLike | None = None,
+        budget: int | None = None,
+        signals: Any = None,
+    ) -> Cohort:
         """Choose the clients of the next round.
 
         Args:
             available: who can be chosen, one boolean per client or a list of ids.
+            budget: for this round instead of the selector's; at most the number available.
             signals: what the rule looks at, one per client (losses, or updates), if all are known
                 now; else it goes by what `update` reported last.
         """
         ids = available_ids(available, len(self.weights))
+        requested = self.budget if budget is None else self._whole(budget)
         with self._lock:
             if signals is not None:
                 if len(signals) != len(self.weights):
@@ -73,7 +84,7 @@ class Selector:
                 everybody = np.arange(len(self.weights))
                 self._state = self.rule.observe(self._state, everybody, signals)
             rng = generator(self.seed, self._ledger.round, "select")
-            size = min(self.budget, len(ids))
+            size = min(requested, len(ids))
             chosen = np.sort(self.rule.choose(self._state, ids, size, rng)) if size else ids
             return Cohort(
                 ids=chosen,
@@ -82,13 +93,15 @@ class Selector:
                 weight=self.weights[chosen],
                 round=self._ledger.open(),
                 budget=float(size),
-                requested=float(self.budget),
+                requested=float(requested),
                 guarantee="biased",
                 token=self._ledger.token,
             )
 
     def update(self, cohort: Cohort, signals: Any) -> None:
-        """Learn what a cohort reported (losses, or updates) in the order of its ids."""
+        """Learn what a cohort reported: losses or updates, in the order of its ids or by id."""
+        if isinstance(signals, Mapping):
+            signals = by_id(cohort, signals)
         if len(signals) != len(cohort):
             raise ValueError(
                 f"{len(signals)} signals for a cohort of {len(cohort)}; give {self.rule.needs} of "

@@ -1,0 +1,26 @@
+"""What the published rules need and nobody may know: the number of rounds, the size of feedback."""
+
+import numpy as np
+
+
+def horizon(rounds: int | None, round: int) -> int:
+    """T as given, else the doubling rule: the smallest power of two above `round`.
+
+    Round 0 is tuned for 1 round, round 1 for 2, rounds 2–3 for 4, rounds 4–7 for 8, and so on.
+    Whatever was learned is kept when T doubles; only the step sizes and mixtures change.
+    """
+    return rounds if rounds is not None else 1 << round.bit_length()
+
+
+def check_rounds(rounds: int | None) -> None:
+    """Refuse a horizon that is not a positive number of rounds."""
+    if rounds is not None and (not isinstance(rounds, int | np.integer) or rounds < 1):
+        raise ValueError(f"rounds={rounds} is not a positive integer; leave it out if unknown")
+
+
+def check_gain(gain: float | None, name: str = "gain") -> None:
+    """Refuse a size of feedback whose square would not be a number."""
+    if gain is not None and not 1e-60 < gain < 1e60:
+        raise ValueError(
+            f"{name}={gain} is not a positive number of ordinary size; leave it out if unknown"
+        )
