@@ -188,6 +188,8 @@ def test_what_is_missing_is_said():
         metrics.variance([0.2, 0.8, 1.0], [1, 1, 1], kvib.without_replacement, total=3)
     with pytest.raises(ValueError, match="give gram="):
         metrics.variance([0.5, 0.5], [1, 1], kvib.pivotal)
+    with pytest.raises(ValueError, match="nobody knows the joint probabilities of pivotal"):
+        metrics.joint([0.5, 0.5], kvib.pivotal)
     with pytest.raises(ValueError, match="give rng="):
         metrics.variance([0.5, 0.5], procedure=kvib.pivotal, gram=np.eye(2))
     with pytest.raises(ValueError, match="one row per round"):

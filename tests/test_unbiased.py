@@ -144,10 +144,7 @@ def test_joint_inclusion_probabilities(procedure, budget):
         counts = np.zeros(N)
         counts[cohort.ids] = cohort.count
         joint += probability * np.outer(counts, counts)
-    ratio, size = procedure.pairs(p, np.arange(N))
-    off = ~np.eye(N, dtype=bool)
-    assert joint[off] == pytest.approx((ratio * np.outer(p, p))[off], abs=1e-10)
-    assert (joint - np.outer(p, p)).sum(axis=1) == pytest.approx(size * p, abs=1e-10)
+    assert joint == pytest.approx(metrics.joint(p, procedure), abs=1e-10)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)

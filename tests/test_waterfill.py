@@ -162,8 +162,8 @@ def test_shared_and_own_limits_agree(problem):
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_agrees_with_a_convex_solver(chunk):
-    """A thousand random problems against SciPy: no feasible direction lowers the cost."""
-    rng = np.random.default_rng(chunk)
+    """A thousand random problems against SciPy, with floors, caps and costs and without."""
+    rng, agreed = np.random.default_rng(chunk), 0
     for case in range(250):
         n = int(rng.integers(2, 9))
         scores = rng.lognormal(0, 1.5, n)
@@ -181,16 +181,17 @@ def test_agrees_with_a_convex_solver(chunk):
         assert best.status == 0
         assert gradient @ p - best.fun <= 1e-9 * abs(best.fun)
 
-        if case % 10 == 0:  # and the general-purpose solver finds nothing better
-            found = minimize(
-                lambda x: (scores**2 / x).sum(),  # noqa: B023
-                np.clip(p * rng.uniform(0.8, 1.2, n), 1e-3, None),
-                jac=lambda x: -(scores**2) / x**2,  # noqa: B023
-                bounds=[(max(lo, 1e-6), hi) for lo, hi in bounds],
-                constraints={"type": "eq", "fun": lambda x: cost @ x - budget},  # noqa: B023
-                method="SLSQP",
-                options={"maxiter": 500, "ftol": 1e-14},
-            )
-            if found.success:
-                assert (scores**2 / p).sum() <= found.fun * (1 + 1e-7)
-                assert p == pytest.approx(found.x, abs=2e-3)
+        scale = (scores**2 / p).sum()
+        found = minimize(
+            lambda x: (scores**2 / x).sum() / scale,  # noqa: B023
+            np.clip(p * rng.uniform(0.8, 1.2, n), 1e-3, None),
+            jac=lambda x: -(scores**2) / x**2 / scale,  # noqa: B023
+            bounds=[(max(lo, 1e-6), hi) for lo, hi in bounds],
+            constraints={"type": "eq", "fun": lambda x: cost @ x - budget},  # noqa: B023
+            method="SLSQP",
+            options={"maxiter": 1000, "ftol": 1e-13},
+        )
+        if abs(cost @ found.x - budget) < 1e-9:
+            assert found.fun >= 1 - 1e-8  # it finds nothing better
+            agreed += bool(np.abs(p - found.x).max() < 1e-3)
+    assert agreed >= 240  # the generic solver itself gives up now and then

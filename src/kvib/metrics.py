@@ -69,6 +69,23 @@ def variance(
     return Measurement(own - float(((ratio - 1) * distance).sum()))
 
 
+def joint(expected: ArrayLike, procedure: Procedure) -> FloatArray:
+    """E[n_i n_j] of all pairs, [N, N]; its diagonal is E[n_i²].
+
+    >>> from kvib import without_replacement
+    >>> joint([0.5, 0.5, 0.5, 0.5], without_replacement)[0, :2].round(4)
+    array([0.5   , 0.1667])
+    """
+    e = procedure.checked(expected)
+    if procedure.pairs is None:
+        raise ValueError(f"nobody knows the joint probabilities of {procedure!r} draws")
+    ratio, size = procedure.pairs(e, np.arange(len(e)))
+    together = ratio * np.outer(e, e)
+    np.fill_diagonal(together, 0.0)
+    # Cov(n_i, Σn) = E[n_i²] + Σ_{j≠i} E[n_i n_j] − e_i Σe
+    return together + np.diag(size * e + e * e.sum() - together.sum(axis=1))
+
+
 def _needed(gram: FloatArray | None, procedure: Procedure) -> FloatArray:
     if gram is None:
         raise ValueError(
