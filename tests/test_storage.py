@@ -46,7 +46,7 @@ def test_truncated_anywhere(tmp_path):
     whole = path.read_bytes()
     for length in [0, 1, 10, *range(100, len(whole), 97), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="not a whole kvib state file"):
+        with pytest.raises(ValueError, match="not a whole kvib sampler file"):
             kvib.Sampler.load(path)
 
 
@@ -64,7 +64,7 @@ def test_flipped_bytes_are_noticed_or_harmless(tmp_path):
         broken = bytearray(whole)
         broken[start] ^= 0xFF
         path.write_bytes(bytes(broken))
-        with pytest.raises(ValueError, match="not a whole kvib state file"):
+        with pytest.raises(ValueError, match="not a whole kvib sampler file"):
             kvib.Sampler.load(path)
 
 
@@ -76,7 +76,7 @@ def test_flipped_bytes_are_noticed_or_harmless(tmp_path):
 def test_foreign_files(tmp_path, content):
     path = tmp_path / "foreign"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"foreign is not a whole kvib state file"):
+    with pytest.raises(ValueError, match=r"foreign is not a whole kvib sampler file"):
         kvib.Sampler.load(path)
 
 
@@ -85,7 +85,7 @@ def test_foreign_arrays(tmp_path):
     np.savez(tmp_path / "b.npz", header=np.array("{}"))
     np.save(tmp_path / "c.npy", np.ones(3))
     for name in ("a.npz", "b.npz", "c.npy"):
-        with pytest.raises(ValueError, match="not a whole kvib state file"):
+        with pytest.raises(ValueError, match="not a whole kvib sampler file"):
             kvib.Sampler.load(tmp_path / name)
 
 
@@ -107,7 +107,7 @@ def rewritten(path, **changes):
     ("changes", "message"),
     [
         ({"version": 2}, "format version 2, this kvib reads 1"),
-        ({"weights": None}, "not a whole kvib state file"),
+        ({"weights": None}, "not a whole kvib sampler file"),
         ({"weights": np.array([1.0, -1.0])}, "weight -1.0 of client 1"),
         ({"weights": np.ones(4) / 4}, "not of 4 clients"),
         ({"budget": 9}, "budget 9 exceeds"),
@@ -115,7 +115,7 @@ def rewritten(path, **changes):
         ({"state.cost": np.array(["a"] * 5)}, "not of 5 clients"),
         ({"policy": {"name": "KVib", "fields": {"colour": 3}}}, "install the kvib version"),
         ({"policy": {"name": "Later", "fields": {}}}, "install the kvib version"),
-        ({"updated": np.zeros(3, np.uint8)}, "not a whole kvib state file"),
+        ({"updated": np.zeros(3, np.uint8)}, "not a whole kvib sampler file"),
         ({"procedure": "mine"}, "'mine' is not one of kvib's procedures"),
         ({"policy": None}, "a policy of your own"),
         ({"state.cost": None}, "load it with the policy that was saved"),

@@ -102,33 +102,52 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> Varia
         cohort: who was drawn.
         updates: as for `estimate`.
     """
+    answered, given = _answers(cohort, updates)
+    lengths = np.full(len(cohort), math.nan)
+    lengths[answered] = norms(given)
+    pairs = None if cohort.pairs is None else cohort.pairs()
+    alone = pairs is not None and isinstance(pairs.ratio, float) and pairs.ratio == 1.0
+    return deviation(cohort, lengths, None if alone else _gram(given), pairs)
+
+
+def deviation(
+    cohort: Cohort, lengths: FloatArray, gram: FloatArray | None, pairs: Pairs | None = None
+) -> VarianceEstimate:
+    """The same from the norms of a cohort's updates and the inner products of those that came.
+
+    Args:
+        cohort: who was drawn.
+        lengths: ‖g‖ in the order of `cohort.ids`, NaN where there was no answer.
+        gram: g_i·g_j of those who answered; independent draws do without, others give NaN.
+        pairs: second moments, if already at hand.
+    """
     if cohort.guarantee == "biased":
         raise ValueError("a selector's cohort has no inclusion probabilities, hence no variance")
-    answered, given = _answers(cohort, updates)
+    if pairs is None and cohort.pairs is not None:
+        pairs = cohort.pairs()
+    answered = ~np.isnan(lengths)
     drawn = cohort.take(answered)
     count, a, r = drawn.count, drawn.availability, drawn.response / drawn.availability
     zeta = drawn.weight / (a * drawn.expected)
-    pairs = cohort.pairs() if cohort.pairs is not None else None
-    if pairs is not None and isinstance(pairs.ratio, float) and pairs.ratio == 1.0:
-        squared = (zeta * norms(given)) ** 2  # no pair matters: norms suffice
-        between = 0.0
-    else:
-        gram = np.outer(zeta, zeta) * _gram(given)
-        squared = np.diag(gram)
-        distance = squared[:, None] + squared - 2 * gram
-        between = _between(count / r, pairs, answered, distance) if pairs else 0.0
+    squared = (zeta * lengths[answered]) ** 2
     away = ((count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared).sum()
+    alone = pairs is not None and isinstance(pairs.ratio, float) and pairs.ratio == 1.0
+    if gram is None and not alone:
+        return VarianceEstimate(math.nan, exact=False)
+    scaled = np.zeros((len(zeta), len(zeta))) if gram is None else np.outer(zeta, zeta) * gram
     if pairs is None:
-        return VarianceEstimate(float(_approximate(cohort, drawn, r, gram) + away), exact=False)
+        return VarianceEstimate(float(_approximate(cohort, drawn, r, scaled) + away), exact=False)
+    between = 0.0 if alone else _between(count / r, pairs, answered, scaled)
     own = (count * pairs.size[answered] / r * squared).sum()
     return VarianceEstimate(float(own - between + away), exact=cohort.guarantee == "unbiased")
 
 
-def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, distance: FloatArray) -> float:
+def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, gram: FloatArray) -> float:
     """½ΣΣ weight_i weight_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²; NaN if no pair can ever be seen."""
     ratio = pairs.ratio if isinstance(pairs.ratio, float) else pairs.ratio[answered][:, answered]
     if np.min(ratio, initial=1.0) <= 0:
         return math.nan
+    distance = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram  # ‖ζ_i − ζ_j‖²
     return float((np.outer(weight, weight) * (1 - 1 / ratio) * distance).sum() / 2)
 
 

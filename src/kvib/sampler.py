@@ -29,6 +29,9 @@ from kvib.procedures import Procedure
 from kvib.randomness import generator
 from kvib.rates import EstimatedRate
 
+_HEADER = {"policy", "procedure", "budget", "seed", "round", "token"}
+_ARRAYS = {"weights", "updated"}
+
 
 class _Plan(NamedTuple):
     """Who can be drawn in a round, and how often on average."""
@@ -173,23 +176,7 @@ class Sampler:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically."""
-        with self._lock:
-            about = {
-                "policy": storage.describe_policy(self.policy),
-                "procedure": self.procedure.name,
-                "budget": self.budget,
-                "seed": self.seed,
-                "round": self._ledger.round,
-                "token": self._ledger.token,
-            }
-            arrays: storage.Arrays = {
-                "weights": self.weights,
-                "updated": np.frombuffer(bytes(self._ledger.updated), dtype=np.uint8),
-                **storage.pack("state", self._state),
-                **storage.pack("response", self._response),
-                **storage.pack("availability", self._availability),
-            }
-            storage.write(path, about, arrays)
+        storage.write(path, self.packed())
 
     @classmethod
     def load(
@@ -205,7 +192,51 @@ class Sampler:
             policy: needed if the policy is your own, not one of kvib's.
             procedure: likewise.
         """
-        about, arrays = storage.read(path)
+        about, arrays = storage.read(path, "sampler")
+        return cls._restored(about, arrays, policy, procedure)
+
+    def packed(self) -> storage.Arrays:
+        """Everything as arrays, to be kept in a file of your own; see `unpacked`."""
+        with self._lock:
+            about = {
+                "policy": storage.describe_policy(self.policy),
+                "procedure": self.procedure.name,
+                "budget": self.budget,
+                "seed": self.seed,
+                "round": self._ledger.round,
+                "token": self._ledger.token,
+            }
+            return {
+                "header": storage.header("sampler", about),
+                "weights": self.weights,
+                "updated": np.frombuffer(bytes(self._ledger.updated), dtype=np.uint8),
+                **storage.pack("state", self._state),
+                **storage.pack("response", self._response),
+                **storage.pack("availability", self._availability),
+            }
+
+    @classmethod
+    def unpacked(
+        cls,
+        arrays: storage.Arrays,
+        policy: Policy[Any] | None = None,
+        procedure: Procedure | None = None,
+    ) -> "Sampler":
+        """The sampler that `packed` packed."""
+        about = storage.about(arrays["header"], "sampler")
+        return cls._restored(about, arrays, policy, procedure)
+
+    @classmethod
+    def _restored(
+        cls,
+        about: dict[str, Any],
+        arrays: storage.Arrays,
+        policy: Policy[Any] | None,
+        procedure: Procedure | None,
+    ) -> "Sampler":
+        missing = _HEADER - set(about) | _ARRAYS - set(arrays)
+        if missing or len(arrays["updated"]) != about["round"]:
+            raise ValueError(f"not a whole kvib sampler file: {missing or 'rounds'} missing")
         policy = storage.restore_policy(about["policy"], policy)
         procedure = PROCEDURES.get(about["procedure"]) if procedure is None else procedure
         if procedure is None:
@@ -213,7 +244,7 @@ class Sampler:
                 f"{about['procedure']!r} is not one of kvib's procedures; give it: "
                 "Sampler.load(path, procedure=…)"
             )
-        weights, updated = arrays["weights"], arrays["updated"]
+        weights = np.array(arrays["weights"])
         sampler = cls(policy, weights, about["budget"], procedure, seed=about["seed"])
         weights.flags.writeable = False
         sampler.weights = weights  # exactly as saved: normalising again may change the last digit
@@ -222,7 +253,8 @@ class Sampler:
             fresh = getattr(sampler, f"_{name}")
             restored = storage.unpack(name, fresh, arrays, len(sampler))
             setattr(sampler, f"_{name}", rates.checked(restored, len(sampler)))
-        sampler._ledger = Ledger(about["token"], about["round"], updated.tobytes())
+        updated = arrays["updated"].tobytes()
+        sampler._ledger = Ledger(about["token"], about["round"], updated)
         return sampler
 
     def _plan(

@@ -13,21 +13,25 @@ from numpy.typing import NDArray
 
 from kvib.names import POLICIES
 
-FORMAT = "kvib sampler"
 VERSION = 1
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def write(path: str | os.PathLike[str], about: dict[str, Any], arrays: Arrays) -> None:
+def header(kind: str, about: dict[str, Any]) -> NDArray[Any]:
+    """What a file or a part of one says about itself."""
+    plain = {"format": f"kvib {kind}", "version": VERSION, **about}
+    return np.array(json.dumps(plain, default=lambda number: number.item()))  # of NumPy
+
+
+def write(path: str | os.PathLike[str], arrays: Arrays, compressed: bool = False) -> None:
     """Replace the file at `path` as a whole: whoever reads it sees the old or the new state."""
     path = Path(path)
-    plain = {"format": FORMAT, "version": VERSION, **about}
-    header = json.dumps(plain, default=lambda number: number.item())  # of NumPy
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
-            np.savez(file, allow_pickle=False, header=np.array(header), **arrays)
+            save = np.savez_compressed if compressed else np.savez
+            save(file, allow_pickle=False, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -48,18 +52,12 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
-    """What `write` wrote; a ValueError for any other file."""
+def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Arrays]:
+    """What `write` wrote, its header apart; a ValueError for any other file."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        about = json.loads(str(arrays.pop("header")))
-        if about.get("format") != FORMAT:
-            raise ValueError("it does not say that it is one")
-        if len(arrays["updated"]) != about["round"] or "weights" not in arrays:
-            raise ValueError("a part is missing")
-        if not {"policy", "procedure", "budget", "seed", "token"} <= set(about):
-            raise ValueError("its header is not complete")
+        return about(arrays.pop("header"), kind), arrays
     except FileNotFoundError:
         raise
     except (
@@ -75,15 +73,21 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         zlib.error,
     ) as error:
         raise ValueError(
-            f"{path} is not a whole kvib state file ({error}); use the last one that Sampler.save "
-            "finished"
+            f"{path} is not a whole kvib {kind} file ({error}); use the last one that was finished"
         ) from error
-    if about.get("version") != VERSION:
+
+
+def about(head: NDArray[Any], kind: str) -> dict[str, Any]:
+    """The header of a file of this kind and version."""
+    said: dict[str, Any] = json.loads(str(head))
+    if said.get("format") != f"kvib {kind}":
+        raise ValueError(f"it does not say that it is a {kind}")
+    if said.get("version") != VERSION:
         raise ValueError(
-            f"{path} has format version {about.get('version')}, this kvib reads {VERSION}; "
-            "install the kvib version that wrote it"
+            f"it has format version {said.get('version')}, this kvib reads {VERSION}: install the "
+            "kvib that wrote it"
         )
-    return about, arrays
+    return said
 
 
 def pack(name: str, state: tuple[Any, ...]) -> Arrays:

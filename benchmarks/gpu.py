@@ -1,0 +1,148 @@
+"""The clients of a round on one GPU: all at once, against one after another on the same device.
+
+kvib prepare femnist-v1 --out task.npz           # where the data are
+python benchmarks/gpu.py task.npz --out results  # where the GPU is; needs NumPy and torch only
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import kvib
+from kvib.sim import prepared
+from kvib.sim.engines.flat import FlatModule
+from kvib.sim.engines.flat import prepared as as_input
+from kvib.sim.engines.torch_engine import TorchEngine
+from kvib.sim.local import Batches, LocalSGD, plan
+from kvib.sim.models import make
+
+
+class PlainLoop:
+    """The loop everybody writes: one client after another, `torch.optim.SGD`."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self.engine = engine
+        self.flat = FlatModule(make(engine.task, 0), engine.device)
+
+    def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
+        rows = []
+        for c in range(len(batches.steps)):
+            self.flat.vector.copy_(model)
+            optimiser = torch.optim.SGD(self.flat.parameters, lr=self.engine.local.learning_rate)
+            for s in range(batches.first[c], batches.first[c + 1]):
+                at = batches.index[batches.starts[s] : batches.starts[s] + batches.lengths[s]]
+                at = torch.from_numpy(at).to(model.device)
+                outputs = self.flat.module(as_input(self.engine.x[at]))
+                loss = self.engine.loss(outputs, self.engine.y[at]).mean()
+                optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+            rows.append(model - self.flat.vector)
+        return torch.stack(rows)
+
+
+def seconds(function: Callable[[], object], repeat: int) -> float:
+    """The fastest of several runs, the device's work included."""
+    synchronise = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
+    times = []
+    for _ in range(repeat):
+        synchronise()
+        start = time.perf_counter()
+        function()
+        synchronise()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def all_norms(engine: TorchEngine, trainer: Any, model: Any, local: LocalSGD, N: int) -> Any:
+    norms = []
+    for low in range(0, N, engine.chunk):
+        ids = np.arange(low, min(low + engine.chunk, N))
+        updates = trainer.updates(model, plan(engine.task.train, ids, local, 0, 0))
+        norms.append(engine.norms(updates))
+    return np.concatenate(norms)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--budget", type=int, default=111)
+    parser.add_argument("--clients", type=int, help="use the first so many clients only")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    task = prepared.read(options.task)
+    N = options.clients or len(task)
+    local = LocalSGD(learning_rate=0.01, batch_size=20, epochs=3)
+    rng = np.random.default_rng(0)
+    budget = min(options.budget, N)
+    cohorts = [np.sort(rng.choice(N, budget, replace=False)) for _ in range(5)]
+    work = [plan(task.train, ids, local, 0, t) for t, ids in enumerate(cohorts)]
+
+    sequential = TorchEngine(task, local, device, batched=False)
+    model = sequential.initial(0)
+    plain = PlainLoop(sequential)
+    loops = {"plain loop": plain, "kvib, sequential": sequential}
+    rows: list[dict[str, Any]] = []
+    exact = sequential.updates(model, work[0])
+    for name, trainer in loops.items():
+        trainer.updates(model, work[0])
+        taken = seconds(lambda: [trainer.updates(model, w) for w in work[:2]], 1) / 2  # noqa: B023
+        everybody = seconds(lambda: all_norms(sequential, trainer, model, local, N), 1)  # noqa: B023
+        rows.append({"engine": name, "round s": taken, "all norms s": everybody, "error": 0.0})
+        print(rows[-1], flush=True)
+
+    for precision in ("float32", "tf32", "bf16"):
+        engine = TorchEngine(task, local, device, precision, batched=True)
+        if engine.why_sequential:
+            raise SystemExit(engine.why_sequential)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        found = engine.updates(model, work[0])
+        error = float((found - exact).norm() / exact.norm())
+        for w in work:
+            engine.updates(model, w)
+        trainer = engine
+        taken = seconds(lambda: [trainer.updates(model, w) for w in work], 3) / len(work)  # noqa: B023
+        all_norms(engine, engine, model, local, N)
+        everybody = seconds(lambda: all_norms(trainer, trainer, model, local, N), 2)  # noqa: B023
+        memory = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
+        rows.append(
+            {
+                "engine": f"kvib, batched, {precision}",
+                "round s": taken,
+                "all norms s": everybody,
+                "error": error,
+                "peak GB": memory,
+            }
+        )
+        print(rows[-1], flush=True)
+    for row in rows:
+        for column in ("round s", "all norms s"):
+            row[f"plain loop / this, {column}"] = rows[0][column] / row[column]
+    about = {
+        "command": "python benchmarks/gpu.py task.npz",
+        "task": task.name,
+        "clients": N,
+        "budget": budget,
+        "local": repr(local),
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
+        "torch": torch.__version__,
+        "kvib": kvib.__version__,
+        "reference": "the plain loop, same device, same run",
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "gpu.json"
+    path.write_text(json.dumps({"environment": about, "results": rows}, indent=1) + "\n")
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The data of N clients as two arrays and their sizes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvib.cohort import IntArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """Samples of all clients, one client after another."""
+
+    x: Array
+    """[n, …], float32, or uint8 for images in 0 … 255."""
+    y: Array
+    """[n]"""
+    sizes: IntArray
+    """Samples of each client, [N], Σ = n."""
+
+    def __post_init__(self) -> None:
+        sizes = np.asarray(self.sizes, dtype=np.int64)
+        object.__setattr__(self, "sizes", sizes)
+        if not len(self.x) == len(self.y) == sizes.sum():
+            raise ValueError(
+                f"{len(self.x)} inputs and {len(self.y)} targets for sizes that sum to "
+                f"{sizes.sum()}; every client's samples must be there, one client after another"
+            )
+        empty = np.flatnonzero(sizes <= 0)
+        if len(empty):
+            raise ValueError(f"client {empty[0]} has no data; leave such clients out")
+        if self.x.dtype.kind == "f" and not np.isfinite(self.x).all():
+            bad = np.flatnonzero(~np.isfinite(self.x.reshape(len(self.x), -1)).all(axis=1))[0]
+            raise ValueError(
+                f"client {self.owner(int(bad))} has a NaN or infinity in its data; clean it first"
+            )
+
+    @property
+    def starts(self) -> IntArray:
+        """Where each client's samples begin, [N]."""
+        return np.cumsum(self.sizes) - self.sizes
+
+    def owner(self, sample: int) -> int:
+        """The client that a sample belongs to."""
+        return int(np.searchsorted(np.cumsum(self.sizes), sample, "right"))
+
+    def __len__(self) -> int:
+        """How many clients there are."""
+        return len(self.sizes)
+
+    @classmethod
+    def of(cls, clients: Sequence[tuple[Array, Array]]) -> "ClientData":
+        """From one pair of inputs and targets per client."""
+        if not clients:
+            raise ValueError("no clients; give one pair of inputs and targets per client")
+        for i, (x, y) in enumerate(clients):
+            if len(x) != len(y):
+                raise ValueError(f"client {i} has {len(x)} inputs and {len(y)} targets")
+        return cls(
+            np.concatenate([np.asarray(x) for x, _ in clients]),
+            np.concatenate([np.asarray(y) for _, y in clients]),
+            np.array([len(x) for x, _ in clients]),
+        )

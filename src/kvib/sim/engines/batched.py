@@ -1,0 +1,178 @@
+"""Many clients at once: vmap over stacked parameters, replayed from CUDA graphs."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.func import functional_call, grad, vmap
+
+from kvib.cohort import IntArray
+from kvib.sim.engines.flat import FlatModule, prepared
+from kvib.sim.local import Batches, LocalSGD
+
+
+class _Graph(NamedTuple):
+    """One SGD step of a number of clients, recorded."""
+
+    replay: Callable[[], None]
+    index: torch.Tensor
+    """[C, B] samples of each client's batch."""
+    mask: torch.Tensor
+    """[C, B] 1 for a sample, 0 for padding."""
+
+
+class BatchedTrainer:
+    """Local SGD of many clients, step by step.
+
+    Clients are grouped by the width of their batches and sorted by their number of steps, so that
+    those still training are the first rows of one matrix of parameters. A step is recorded once for
+    each number of rows and width (CUDA graph), then replayed: launches do not dominate.
+    """
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        local: LocalSGD,
+        x: torch.Tensor,
+        y: torch.Tensor,
+    ) -> None:
+        self.flat, self.loss, self.local, self.x, self.y = flat, loss, local, x, y
+        self.device = flat.vector.device
+        self._stack = torch.empty(0, len(flat.vector), device=self.device)
+        self._anchor = flat.vector.clone()
+        self._graphs: dict[tuple[int, int], _Graph] = {}
+        # Graphs are replayed one at a time and leave nothing behind: they can share their memory.
+        self._pool: Any = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+    def cannot(self) -> str:
+        """Why this module cannot be batched; empty if it can."""
+        if self.flat.buffer_names:
+            return (
+                f"the module changes buffers ({self.flat.buffer_names[0]}, …) while it trains, as "
+                "batch normalisation does; clients train one after another. GroupNorm or LayerNorm "
+                "can be batched"
+            )
+        try:
+            probe = torch.zeros(2, 1, dtype=torch.long, device=self.device)
+            self._gradients(self._anchor.repeat(2, 1), probe, torch.ones(2, 1, device=self.device))
+        except (RuntimeError, ValueError) as error:
+            why = str(error).splitlines()[0]
+            return f"torch.func.vmap cannot take the module or its loss ({why})"
+        return ""
+
+    def _gradients(
+        self, rows: torch.Tensor, index: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Gradient of each client's mean loss over its batch, [C, d]."""
+
+        def loss_of(vector: torch.Tensor, at: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            values = dict(zip(self.flat.names, self.flat.split(vector), strict=True))
+            outputs = functional_call(self.flat.module, values, (prepared(self.x[at]),))
+            losses = self.loss(outputs, self.y[at])
+            return (losses * weight).sum() / weight.sum().clamp(min=1)
+
+        gradients: torch.Tensor = vmap(grad(loss_of), randomness="different")(rows, index, mask)
+        return gradients
+
+    def _step(self, rows: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
+        """One step of the clients in these rows; those whose mask is 0 stay."""
+        gradient = self._gradients(rows, index, mask)
+        rate, prox = self.local.learning_rate, self.local.prox
+        if prox:
+            active = mask.amax(dim=1, keepdim=True)
+            gradient = gradient + prox * active * (rows - self._anchor)
+        rows.sub_(gradient, alpha=rate)
+
+    def _recorded(self, clients: int, width: int) -> _Graph:
+        """The step for this many rows and samples, recorded when first needed."""
+        key = (clients, width)
+        if key in self._graphs:
+            return self._graphs[key]
+        index = torch.zeros(clients, width, dtype=torch.long, device=self.device)
+        mask = torch.zeros(clients, width, device=self.device)
+        rows = self._stack[:clients]
+        step = lambda: self._step(rows, index, mask)  # noqa: E731
+        if self.device.type == "cuda":  # with an empty mask: nothing moves while it warms up
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    step()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                step()
+            step = graph.replay
+        self._graphs[key] = _Graph(step, index, mask)
+        return self._graphs[key]
+
+    def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """g_i = x − x_i of every client, [m, d]."""
+        out = torch.empty(len(batches.steps), len(model), device=self.device)
+        for members, width in _groups(batches, self.local.batch_size):
+            self._train(model, batches, members, width, out)
+        return out
+
+    def _train(
+        self,
+        model: torch.Tensor,
+        batches: Batches,
+        members: IntArray,
+        width: int,
+        out: torch.Tensor,
+    ) -> None:
+        m = len(members)
+        steps = batches.steps[members]
+        if len(self._stack) < _rounded(m):
+            self._stack = torch.empty(_rounded(m), len(model), device=self.device)
+            self._graphs.clear()  # they hold addresses of the old one
+        self._stack[:m] = model
+        self._anchor.copy_(model)
+        index, mask = (t.to(self.device) for t in _padded(batches, members, width))
+        for s in range(int(steps.max())):
+            active = int(np.searchsorted(-steps, -s, "left"))  # clients with more than s steps
+            rows = min(_rounded(active), len(self._stack))
+            step = self._recorded(rows, width)
+            step.mask.zero_()
+            step.index[:active].copy_(index[s, :active])
+            step.mask[:active].copy_(mask[s, :active])
+            step.replay()
+        out[torch.from_numpy(members).to(self.device)] = model - self._stack[:m]
+
+
+def _groups(batches: Batches, largest: int) -> list[tuple[IntArray, int]]:
+    """Clients of similar batch width, each group sorted by number of steps, most first."""
+    steps = batches.steps
+    widest = batches.lengths[batches.first[:-1]]  # the first batch of a pass is its largest
+    width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
+    groups = []
+    for w in np.unique(width):
+        members = np.flatnonzero(width == w)
+        groups.append((members[np.argsort(-steps[members], kind="stable")], int(w)))
+    return groups
+
+
+def _padded(batches: Batches, members: IntArray, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples and mask of every step, [steps, m, width], clients in the order of `members`."""
+    steps = batches.steps[members]
+    T, m = int(steps.max()), len(members)
+    index, mask = np.zeros((T, m, width), np.int64), np.zeros((T, m, width), np.float32)
+    client = np.repeat(np.arange(m), steps)
+    step = np.arange(len(client)) - np.repeat(np.cumsum(steps) - steps, steps)
+    batch = np.repeat(batches.first[members], steps) + step
+    offset = np.arange(width)
+    inside = offset < batches.lengths[batch][:, None]
+    position = np.where(inside, batches.starts[batch][:, None] + offset, 0)
+    index[step, client] = batches.index[position]
+    mask[step, client] = inside
+    return torch.from_numpy(index), torch.from_numpy(mask)
+
+
+def _rounded(clients: int) -> int:
+    """Few different numbers of rows, so that few graphs are recorded."""
+    if clients <= 2:
+        return max(clients, 1)
+    step = 4 if clients <= 32 else 16
+    return -(-clients // step) * step

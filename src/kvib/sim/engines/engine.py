@@ -1,0 +1,49 @@
+"""One contract for all engines."""
+
+from typing import Any, NamedTuple, Protocol
+
+from kvib.cohort import FloatArray
+from kvib.sim.local import Batches
+
+Vector = Any
+"""The model, or a step of it, as one vector [d]: a NumPy array, or a torch tensor on its device."""
+Matrix = Any
+"""Updates of several clients, [m, d], of the same kind."""
+
+
+class Evaluation(NamedTuple):
+    """How good a model is."""
+
+    loss: float
+    accuracy: float
+
+
+class Engine(Protocol):
+    """Trains clients. Engines differ in speed, not in what they compute."""
+
+    chunk: int
+    """How many clients' updates fit into memory at once."""
+
+    def initial(self, seed: int) -> Vector:
+        """A fresh model."""
+
+    def updates(self, model: Vector, batches: Batches) -> Matrix:
+        """g_i = x − x_i of each client after its local steps, [m, d]."""
+
+    def norms(self, updates: Matrix) -> FloatArray:
+        """‖g_i‖ of each, [m]."""
+
+    def combine(self, coefficients: FloatArray, updates: Matrix) -> Vector:
+        """Σ coefficient_i g_i."""
+
+    def gram(self, updates: Matrix) -> FloatArray:
+        """g_i·g_j of all pairs, [m, m]."""
+
+    def evaluate(self, model: Vector, split: str) -> Evaluation:
+        """Mean loss and accuracy on the "train" data of all clients or on the "test" data."""
+
+    def to_numpy(self, vector: Vector) -> Any:
+        """As a NumPy array, for checkpoints."""
+
+    def from_numpy(self, array: Any) -> Vector:
+        """Back from one."""

@@ -1,0 +1,199 @@
+"""Softmax regression, compiled: all local SGD of a round in one call on all cores."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvib.cohort import FloatArray, IntArray
+from kvib.sim.data import Array
+from kvib.sim.engines.engine import Evaluation
+from kvib.sim.local import Batches, LocalSGD
+from kvib.sim.task import SoftmaxRegression, Task
+
+LANES = 16  # rows are padded to a multiple of this many floats, so that loops over them vectorise
+
+Floats = NDArray[np.float32]
+
+
+@cache
+def _kernels() -> Any:
+    """Models are [classes, width]: every inner loop runs along a row, where vectors are wide."""
+    import numba
+
+    fast = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+
+    @fast
+    def softmax(row: Any, model: Any, label: int, z: Any) -> float:
+        """z ← probabilities of the classes; returns the loss."""
+        classes, width = model.shape
+        top = np.float32(-np.inf)
+        for k in range(classes):
+            dot = np.float32(0.0)
+            for j in range(width):
+                dot += row[j] * model[k, j]
+            z[k] = dot
+            top = max(top, dot)
+        chosen, total = z[label] - top, np.float32(0.0)
+        for k in range(classes):
+            z[k] = np.exp(z[k] - top)
+            total += z[k]
+        for k in range(classes):
+            z[k] /= total
+        return np.log(total) - chosen
+
+    @fast
+    def train(
+        x: Any,
+        y: Any,
+        index: Any,
+        starts: Any,
+        lengths: Any,
+        first: Any,
+        clients: Any,
+        model: Any,
+        rate: Any,
+        prox: Any,
+        out: Any,
+    ) -> None:
+        classes, width = model.shape
+        own, gradient = np.empty_like(model), np.empty_like(model)
+        z = np.empty(classes, np.float32)
+        for c in clients:
+            own[:] = model
+            for s in range(first[c], first[c + 1]):
+                gradient[:] = np.float32(0.0)
+                for t in range(starts[s], starts[s] + lengths[s]):
+                    row = x[index[t]]
+                    softmax(row, own, y[index[t]], z)
+                    z[y[index[t]]] -= np.float32(1.0)
+                    for k in range(classes):
+                        error = z[k]
+                        for j in range(width):
+                            gradient[k, j] += error * row[j]
+                step = rate / np.float32(lengths[s])
+                for k in range(classes):
+                    for j in range(width):
+                        pull = prox * (own[k, j] - model[k, j])
+                        own[k, j] -= step * gradient[k, j] + rate * pull
+            for k in range(classes):
+                for j in range(width):
+                    out[c, k, j] = model[k, j] - own[k, j]
+
+    @fast
+    def evaluate(x: Any, y: Any, low: int, high: int, model: Any) -> Any:
+        z = np.empty(len(model), np.float32)
+        loss, right = 0.0, 0
+        for i in range(low, high):
+            loss += softmax(x[i], model, y[i], z)
+            right += np.argmax(z) == y[i]
+        return loss, right
+
+    return train, evaluate
+
+
+class LinearEngine:
+    """Softmax regression in float32; clients are shared out over threads, longest first."""
+
+    def __init__(self, task: Task, local: LocalSGD, threads: int | None = None) -> None:
+        if not isinstance(task.model, SoftmaxRegression):
+            raise ValueError(f"the linear engine trains SoftmaxRegression, not {task.model}")
+        try:
+            import numba  # noqa: F401
+        except ImportError as error:
+            raise ValueError(
+                "the linear engine is compiled by numba; install it, or use the torch engine"
+            ) from error
+        self.task, self.local = task, local
+        self.features, self.classes = task.model.features, task.model.classes
+        self.width = -(-(self.features + 1) // LANES) * LANES
+        self.threads = threads or os.cpu_count() or 1
+        self.chunk = 1 << 20
+        self._pool = ThreadPoolExecutor(self.threads)
+        given = {"train": (task.train.x, task.train.y), "test": task.test}
+        self._splits = {n: (self._rows(x), np.asarray(y, np.int64)) for n, (x, y) in given.items()}
+
+    def _rows(self, x: Array) -> Floats:
+        """Inputs with a 1 for the bias, padded."""
+        rows = np.zeros((len(x), self.width), np.float32)
+        rows[:, : self.features] = x
+        rows[:, self.features] = 1
+        return rows
+
+    def initial(self, seed: int) -> Floats:
+        """Zeros: softmax regression is convex."""
+        return np.zeros((self.features + 1) * self.classes, np.float32)
+
+    def _padded(self, model: Floats) -> Floats:
+        """Weights [classes, features], then biases [classes], as torch has them → padded rows."""
+        wide = np.zeros((self.classes, self.width), np.float32)
+        weights = self.classes * self.features
+        wide[:, : self.features] = model[:weights].reshape(self.classes, self.features)
+        wide[:, self.features] = model[weights:]
+        return wide
+
+    def updates(self, model: Floats, batches: Batches) -> Floats:
+        """All clients in one go."""
+        train, _ = _kernels()
+        x, y = self._splits["train"]
+        steps = batches.steps
+        out = np.empty((len(steps), self.classes, self.width), np.float32)
+        rate, prox = np.float32(self.local.learning_rate), np.float32(self.local.prox)
+        wide = self._padded(model)
+
+        def work(clients: IntArray) -> None:
+            train(x, y, *batches, clients, wide, rate, prox, out)
+
+        shares = self._shares(steps)
+        waiting = [self._pool.submit(work, share) for share in shares[1:]]
+        work(shares[0])
+        for job in waiting:
+            job.result()
+        weights = out[:, :, : self.features].reshape(len(steps), -1)
+        return np.concatenate([weights, out[:, :, self.features]], axis=1)
+
+    def _shares(self, steps: IntArray) -> list[IntArray]:
+        """Clients for each thread, longest first to whoever has least to do."""
+        load = np.zeros(self.threads)
+        shares: list[list[int]] = [[] for _ in range(self.threads)]
+        for c in np.argsort(-steps, kind="stable").tolist():
+            least = int(load.argmin())
+            shares[least].append(c)
+            load[least] += steps[c]
+        return [np.array(share, dtype=np.int64) for share in shares if share] or [steps[:0]]
+
+    def norms(self, updates: Floats) -> FloatArray:
+        """Row by row, in double precision."""
+        return np.sqrt(np.einsum("ij,ij->i", updates, updates, dtype=np.float64))
+
+    def combine(self, coefficients: FloatArray, updates: Floats) -> Floats:
+        """Σ coefficient_i g_i."""
+        total: Floats = (coefficients @ updates.astype(np.float64)).astype(np.float32)
+        return total
+
+    def gram(self, updates: Floats) -> FloatArray:
+        """g_i·g_j."""
+        wide = updates.astype(np.float64)
+        return wide @ wide.T
+
+    def evaluate(self, model: Floats, split: str) -> Evaluation:
+        """Halves of the data on each thread."""
+        _, kernel = _kernels()
+        x, y = self._splits[split]
+        wide = self._padded(model)
+        cuts = np.linspace(0, len(x), self.threads + 1).astype(int)
+        jobs = [self._pool.submit(kernel, x, y, low, high, wide) for low, high in pairwise(cuts)]
+        loss, right = np.sum([job.result() for job in jobs], axis=0)
+        return Evaluation(float(loss) / len(x), float(right) / len(x))
+
+    def to_numpy(self, vector: Floats) -> Floats:
+        """It is one."""
+        return vector
+
+    def from_numpy(self, array: Floats) -> Floats:
+        """It is one."""
+        return array.astype(np.float32)

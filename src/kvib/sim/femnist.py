@@ -1,0 +1,148 @@
+"""FEMNIST: handwritten characters by writer, and the paper's three digit versions, rebuilt."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvib.cohort import IntArray
+from kvib.sim.data import Array, ClientData
+from kvib.sim.task import Task
+
+PARTS = [f"femnist_by_writer_part{k}.npz" for k in range(3)]
+RECIPE_SEED = 2024
+
+
+class Recipe(NamedTuple):
+    """How a version is made of writers with at least 60 digits."""
+
+    whole: int
+    """Writers who keep all their digits."""
+    cut: int
+    """Writers cut to 2 to 4 digits."""
+    share: float
+    """Of all training images, those of the whole ones."""
+
+
+VERSIONS = {
+    "v1": Recipe(223, 2008, 0.82),
+    "v2": Recipe(246, 985, 0.90),
+    "v3": Recipe(231, 231, 0.98),
+}
+TEST_IMAGES = 8000
+
+
+def read_writers() -> ClientData:
+    """All 817,851 images of 3,597 writers: from the folder `KVIB_DATA`, else from the hub."""
+    folder = os.environ.get("KVIB_DATA")
+    if folder is not None and all((Path(folder) / part).exists() for part in PARTS):
+        return _from_files([Path(folder) / part for part in PARTS])
+    return _from_hub(folder)
+
+
+def _from_files(paths: list[Path]) -> ClientData:
+    """Part by part into one array, so that nothing is ever held twice."""
+    labels, counts = zip(*(_labels(path) for path in paths), strict=True)
+    ends = np.cumsum([len(y) for y in labels])
+    x = np.empty((ends[-1], 28, 28), np.uint8)
+
+    def fill(part: int) -> None:
+        with np.load(paths[part]) as file:
+            x[ends[part] - len(labels[part]) : ends[part]] = file["x"]
+
+    with ThreadPoolExecutor(2) as pool:  # decompression leaves the interpreter free
+        list(pool.map(fill, range(len(paths))))
+    return ClientData(x, np.concatenate(labels), np.concatenate(counts))
+
+
+def _labels(path: Path) -> tuple[Array, Array]:
+    with np.load(path) as file:
+        return file["y"].astype(np.int64), file["count"]
+
+
+def _from_hub(folder: str | None) -> ClientData:
+    where = f"KVIB_DATA={folder} does not hold {PARTS[0]}, …" if folder else "KVIB_DATA is not set"
+    way_out = (
+        f"{where}; set it to a folder with the FEMNIST files, or `pip install datasets` and go "
+        "online to take flwrlabs/femnist from the Hugging Face hub"
+    )
+    try:
+        import datasets
+    except ImportError as error:
+        raise ValueError(f"no FEMNIST data: {way_out}") from error
+    try:
+        rows: Any = datasets.load_dataset("flwrlabs/femnist", split="train")
+    except Exception as error:  # the hub fails in many ways, and none of them is ours
+        raise ValueError(f"the hub did not answer ({error}): {way_out}") from error
+    return from_rows(rows["image"], rows["character"], rows["writer_id"])
+
+
+def from_rows(images: Any, labels: Any, writers: Any) -> ClientData:
+    """Rows of the hub's data set, one image each, as clients sorted by writer."""
+    names, writer = np.unique(np.asarray(writers), return_inverse=True)
+    order = np.argsort(writer, kind="stable")
+    x = np.stack([np.asarray(images[int(i)], dtype=np.uint8) for i in order])
+    return ClientData(
+        x, np.asarray(labels, np.int64)[order], np.bincount(writer, minlength=len(names))
+    )
+
+
+def femnist(data: ClientData | None = None) -> Task:
+    """All characters, 62 classes, one client per writer; every tenth image is for testing."""
+    data = read_writers() if data is None else data
+    position = np.arange(len(data.y)) - np.repeat(data.starts, data.sizes)
+    is_test = position % 10 == 9
+    sizes = data.sizes - data.sizes // 10
+    train = ClientData(data.x[~is_test], data.y[~is_test], sizes)
+    return Task("femnist", train, (data.x[is_test], data.y[is_test]), partial(cnn, 62), 62)
+
+
+def digits(version: str, data: ClientData | None = None) -> Task:
+    """The paper's FEMNIST v1, v2 or v3: 10 classes, few writers with most of the images.
+
+    Rebuilt, since the paper's own files are not public: `whole` writers keep their digits, `cut`
+    others 2 to 4 of them, so that the whole ones hold the stated share. Test images are of writers
+    that train nobody. Who and what is drawn once from a fixed seed.
+    """
+    if version not in VERSIONS:
+        raise ValueError(f"FEMNIST version {version!r} is not one of {', '.join(VERSIONS)}")
+    recipe = VERSIONS[version]
+    data = read_writers() if data is None else data
+    owner = np.repeat(np.arange(len(data)), data.sizes)
+    at = np.flatnonzero(data.y < 10)
+    per_writer = np.bincount(owner[at], minlength=len(data))
+    starts = np.cumsum(per_writer) - per_writer
+    rng = np.random.Generator(np.random.PCG64([RECIPE_SEED, int(version[1:])]))
+    writers = rng.permutation(np.flatnonzero(per_writer >= 60))
+    whole, cut = np.split(writers[: recipe.whole + recipe.cut], [recipe.whole])
+    keep = _cut_sizes(int(per_writer[whole].sum()), recipe, rng)
+    clients = [at[starts[w] : starts[w] + per_writer[w]] for w in whole]
+    for w, n in zip(cut, keep, strict=True):
+        clients.append(at[starts[w] + np.sort(rng.choice(per_writer[w], n, replace=False))])
+    rest = np.concatenate(
+        [at[starts[w] : starts[w] + per_writer[w]] for w in writers[len(clients) :]]
+    )
+    test = np.sort(rng.choice(rest, TEST_IMAGES, replace=False))
+    index = np.concatenate(clients)
+    train = ClientData(data.x[index], data.y[index], np.array([len(c) for c in clients]))
+    return Task(f"femnist-{version}", train, (data.x[test], data.y[test]), partial(cnn, 10), 10)
+
+
+def _cut_sizes(whole_images: int, recipe: Recipe, rng: np.random.Generator) -> IntArray:
+    """2 to 4 images for each cut writer, with the sum that gives the whole ones their share."""
+    total = round(whole_images * (1 - recipe.share) / recipe.share)
+    sizes = np.full(recipe.cut, 2)
+    extra = min(max(total - 2 * recipe.cut, 0), 2 * recipe.cut)
+    order = np.concatenate([rng.permutation(recipe.cut) for _ in range(2)])
+    np.add.at(sizes, order[:extra], 1)
+    return sizes
+
+
+def cnn(classes: int) -> Any:
+    """The CNN of the paper's experiments; imports torch only when it is made."""
+    from kvib.sim.models import FemnistCNN
+
+    return FemnistCNN(classes)

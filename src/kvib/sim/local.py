@@ -1,0 +1,124 @@
+"""What a drawn client does with the model: local SGD, on batches that every engine shares."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvib.cohort import IntArray
+from kvib.sim.data import ClientData
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Plain SGD on the client's own data.
+
+    Args:
+        learning_rate: η_l.
+        batch_size: samples per step; a client with fewer makes one step of all it has.
+        epochs: passes over the client's data, unless `steps` is given.
+        steps: SGD steps of every client, however much data it has.
+        prox: μ of FedProx: adds μ(x_i − x) to every gradient.
+    """
+
+    learning_rate: float
+    batch_size: int
+    epochs: int = 1
+    steps: int | None = None
+    prox: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "batch_size", "epochs"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ValueError(f"{name}={getattr(self, name)} is not a positive number")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps={self.steps} is not a positive number; leave it out")
+        if not 0 <= self.prox < np.inf:
+            raise ValueError(f"prox={self.prox} is not a number ≥ 0")
+
+
+class Batches(NamedTuple):
+    """The local work of some clients in one round: client c makes the steps of batches
+    `first[c]` to `first[c + 1]`, step k on samples `index[ends[k - 1]:ends[k]]`."""
+
+    index: IntArray
+    """Positions in the data of all clients."""
+    starts: IntArray
+    """Where each batch begins in `index`, [steps]."""
+    lengths: IntArray
+    """How many samples each batch has, [steps]."""
+    first: IntArray
+    """First batch of each client, [m + 1]."""
+
+    @property
+    def steps(self) -> IntArray:
+        """SGD steps of each client, [m]."""
+        return np.diff(self.first)
+
+
+def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int) -> Batches:
+    """Who trains on what, in which order: decided by (seed, round, client) and nothing else.
+
+    A client's batches therefore do not depend on who else was drawn, and are the same in every
+    engine and on every machine.
+    """
+    sizes = data.sizes[ids]
+    B = local.batch_size
+    per_epoch = -(-sizes // B)  # batches in one pass, the last may be smaller
+    passes = np.full(len(ids), local.epochs)
+    if local.steps is not None:
+        passes = -(-local.steps // per_epoch)
+    # One entry per (client, pass), clients one after another.
+    client = np.repeat(np.arange(len(ids)), passes)
+    number = np.arange(len(client)) - np.repeat(np.cumsum(passes) - passes, passes)
+    index = _shuffled(data.starts[ids], sizes, client, number, seed, round, ids)
+
+    batches = np.repeat(sizes[client], per_epoch[client])  # samples of the pass, per batch
+    within = np.arange(len(batches)) - np.repeat(
+        np.cumsum(per_epoch[client]) - per_epoch[client], per_epoch[client]
+    )
+    lengths = np.minimum(B, batches - within * B)
+    starts = np.cumsum(lengths) - lengths
+    first = np.concatenate([[0], np.cumsum(per_epoch * passes)])
+    if local.steps is not None:  # cut the last pass short
+        keep = np.arange(len(lengths)) - np.repeat(first[:-1], np.diff(first)) < local.steps
+        starts, lengths = starts[keep], lengths[keep]
+        first = np.arange(len(ids) + 1) * local.steps
+    return Batches(index, starts, lengths, first)
+
+
+def _shuffled(
+    begin: IntArray,
+    sizes: IntArray,
+    client: IntArray,
+    number: IntArray,
+    seed: int,
+    round: int,
+    ids: IntArray,
+) -> IntArray:
+    """A random order of the samples of each (client, pass), all in one sort of hashed keys."""
+    length = sizes[client]
+    segment = np.repeat(np.arange(len(client)), length)
+    offset = np.arange(len(segment)) - np.repeat(np.cumsum(length) - length, length)
+    salt = _hash(np.uint64(seed), np.uint64(round))
+    own = _hash(_hash(np.full(1, salt), ids[client].astype(np.uint64)), number.astype(np.uint64))
+    bits = max(len(client).bit_length(), 1)
+    key = _hash(own[segment], offset.astype(np.uint64)) >> np.uint64(bits)
+    key |= segment.astype(np.uint64) << np.uint64(64 - bits)
+    # Two equal keys of one client would be a chance of 2^−50 or so; their order hardly matters.
+    order: IntArray = np.argsort(key)
+    return begin[client][segment] + offset[order]
+
+
+def _hash(
+    a: NDArray[np.uint64] | np.uint64, b: NDArray[np.uint64] | np.uint64
+) -> "NDArray[np.uint64]":
+    """Mix two words into one (splitmix64)."""
+    with np.errstate(over="ignore"):
+        z = np.asarray(a, dtype=np.uint64) + (
+            np.asarray(b, dtype=np.uint64) + np.uint64(1)
+        ) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(z ^ (z >> np.uint64(31)))

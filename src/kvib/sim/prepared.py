@@ -1,0 +1,67 @@
+"""A task as one small file, for machines without the data, the network or numba."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvib import storage
+from kvib.sim import femnist
+from kvib.sim.data import ClientData
+from kvib.sim.synthetic import CLASSES, FEATURES, synthetic
+from kvib.sim.task import SoftmaxRegression, Task
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "synthetic": synthetic,
+    "synthetic-1-1": partial(synthetic, 1.0, 1.0),
+    "synthetic-iid": partial(synthetic, iid=True),
+    "femnist-v1": partial(femnist.digits, "v1"),
+    "femnist-v2": partial(femnist.digits, "v2"),
+    "femnist-v3": partial(femnist.digits, "v3"),
+    "femnist": femnist.femnist,
+}
+"""The tasks that kvib knows by name."""
+
+MODELS: dict[str, Any] = {
+    "synthetic": SoftmaxRegression(FEATURES, CLASSES),
+    "femnist": partial(femnist.cnn, 62),
+    "femnist-v": partial(femnist.cnn, 10),
+}
+
+
+def make_task(name: str) -> Task:
+    """A task by its name, or from the file that `prepare` wrote."""
+    if name in TASKS:
+        return TASKS[name]()
+    if Path(name).exists():
+        return read(name)
+    raise ValueError(f"task {name!r} is not one of {', '.join(TASKS)}, nor a prepared file")
+
+
+def prepare(task: Task, path: str | os.PathLike[str]) -> None:
+    """Write what a task needs as one compressed file."""
+    about = {"name": task.name, "classes": task.classes}
+    arrays = {"x": task.train.x, "y": _small(task.train.y), "sizes": task.train.sizes}
+    arrays |= {"test_x": task.test[0], "test_y": _small(task.test[1]), "weights": task.weights}
+    storage.write(path, {"header": storage.header("task", about), **arrays}, compressed=True)
+
+
+def read(path: str | os.PathLike[str]) -> Task:
+    """The task that was prepared."""
+    about, arrays = storage.read(path, "task")
+    train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
+    test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
+    name = about["name"]
+    known = max((key for key in MODELS if name.startswith(key)), key=len, default=None)
+    if known is None:
+        raise ValueError(
+            f"{path} holds {name!r}, whose model kvib does not know; make a Task of it"
+        )
+    return Task(name, train, test, MODELS[known], about["classes"], weights=arrays["weights"])
+
+
+def _small(labels: Any) -> Any:
+    return labels.astype(np.uint8) if labels.max(initial=0) < 256 else labels

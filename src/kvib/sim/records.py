@@ -1,0 +1,68 @@
+"""What a simulation reports of every round, and how that becomes a file."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from kvib.cohort import FloatArray, IntArray
+from kvib.storage import Arrays
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Record:
+    """One round. No clocks: a resumed run must report the same. NaN: not measured."""
+
+    round: int
+    clients: int
+    """How many different clients were drawn."""
+    loss: float = math.nan
+    """On the test data, before the round."""
+    accuracy: float = math.nan
+    train_loss: float = math.nan
+    """Over the data of all clients, before the round."""
+    estimated_variance: float = math.nan
+    """From the cohort alone."""
+    variance: float = math.nan
+    """Exact, from all clients' updates; `variance_error` is its standard error where drawn."""
+    variance_error: float = math.nan
+    cost: float = math.nan
+    """ℓ(p) = Σπ²/p."""
+    optimal_cost: float = math.nan
+    """min ℓ: their difference is the regret of the round."""
+    optimal_variance: float = math.nan
+    """Of independent draws with the best probabilities."""
+    quality: float = math.nan
+    optimal_factor: float = math.nan
+    step_norm: float = math.nan
+    """‖d‖."""
+    ids: IntArray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    norms: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
+    """‖g‖ of the drawn."""
+
+
+RAGGED = ("ids", "norms")
+SCALARS = [f.name for f in fields(Record) if f.name not in RAGGED]
+
+
+def packed(records: Sequence[Record]) -> Arrays:
+    """Columns, and the drawn clients of all rounds one after another."""
+    arrays: Arrays = {n: np.array([getattr(r, n) for r in records]) for n in SCALARS}
+    for name in RAGGED:
+        parts = [getattr(r, name) for r in records]
+        arrays[name] = np.concatenate(parts) if parts else getattr(Record(round=0, clients=0), name)
+    return arrays
+
+
+def unpacked(arrays: Arrays) -> list[Record]:
+    """The records again."""
+    ends = np.cumsum(arrays["clients"]).astype(int)
+    starts = ends - arrays["clients"].astype(int)
+    rows = []
+    for k in range(len(ends)):
+        values: dict[str, Any] = {name: arrays[name][k].item() for name in SCALARS}
+        drawn = {name: arrays[name][starts[k] : ends[k]] for name in RAGGED}
+        rows.append(Record(**values, **drawn))
+    return rows

@@ -1,0 +1,318 @@
+"""The round loop: one for all samplers, all tasks, all engines."""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvib import metrics, storage
+from kvib.cohort import Cohort, FloatArray
+from kvib.estimators import Coefficients, deviation, unbiased
+from kvib.sampler import Sampler
+from kvib.sim import records
+from kvib.sim.engines.engine import Engine, Vector
+from kvib.sim.local import LocalSGD, plan
+from kvib.sim.records import Record
+from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
+from kvib.sim.task import Task
+
+
+class DivergedError(ValueError):
+    """Training has left the numbers; the last checkpoint is from before."""
+
+
+class Simulation:
+    """A federated run: draw, train, estimate, step, evaluate, record.
+
+    >>> import kvib
+    >>> from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
+    >>> task, local = synthetic(), LocalSGD(learning_rate=0.02, batch_size=64)
+    >>> sampler = kvib.Sampler(kvib.KVib(rounds=3), task.weights, budget=10)
+    >>> simulation = Simulation(task, LinearEngine(task, local), sampler, local)
+    >>> [record.round for record in simulation.run(rounds=3)]
+    [0, 1, 2]
+
+    Args:
+        task: the clients, their data, the model.
+        engine: who trains.
+        sampler: who is drawn.
+        local: how clients train; the same as the engine's.
+        server: how the step is applied.
+        coefficients: `kvib.unbiased` or `kvib.self_normalised`.
+        evaluate_every: rounds between evaluations on the test data; 0 for never.
+        train_loss_every: likewise of the loss over all training data, which costs more.
+        exact_every: rounds between exact metrics, for which all clients train; 0 for never.
+        seed: of the initial model and of all batches.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        engine: Engine,
+        sampler: Sampler,
+        local: LocalSGD,
+        server: ServerOptimiser | None = None,
+        *,
+        coefficients: Coefficients = unbiased,
+        evaluate_every: int = 1,
+        train_loss_every: int = 0,
+        exact_every: int = 0,
+        seed: int = 0,
+    ) -> None:
+        if len(sampler) != len(task):
+            raise ValueError(f"the sampler has {len(sampler)} clients, the task {len(task)}")
+        self.task, self.engine, self.sampler, self.local = task, engine, sampler, local
+        self.server = ServerSGD() if server is None else server
+        self.coefficients, self.seed = coefficients, seed
+        self.evaluate_every, self.train_loss_every = evaluate_every, train_loss_every
+        self.exact_every = exact_every
+        self.model: Vector = engine.initial(seed)
+        self.memory: Memory = self.server.start(self.model)
+        self.records: list[Record] = []
+        self.seconds: list[dict[str, float]] = []
+
+    def round(self) -> Record:
+        """Play one round."""
+        t, clock = len(self.records), _Clock()
+        measured = self._evaluate(t)
+        clock.lap("evaluate")
+        exact = self._due(self.exact_every, t)
+        everybody = None
+        if exact or self.sampler.policy.needs_norms:
+            everybody = self._everybody(t, with_gram=exact and self._needs_gram())
+        norms = None
+        if self.sampler.policy.needs_norms and everybody is not None:
+            norms = everybody.norms
+        if exact and everybody is not None:
+            measured |= self._exact(everybody, norms)
+        clock.lap("exact")
+        cohort = self.sampler.draw(norms=norms)
+        clock.lap("draw")
+        d, drawn_norms, variance = self._train(cohort, t)
+        clock.lap("train")
+        self.sampler.update(cohort, drawn_norms)
+        self.memory, self.model = self.server.step(self.memory, self.model, d)
+        clock.lap("update")
+        record = Record(
+            round=t,
+            clients=len(cohort),
+            estimated_variance=variance,
+            step_norm=float(self.engine.norms(d[None])[0]) if len(cohort) else 0.0,
+            ids=cohort.ids,
+            norms=drawn_norms,
+            **measured,
+        )
+        self.records.append(record)
+        self.seconds.append(clock.laps)
+        return record
+
+    def _due(self, every: int, t: int) -> bool:
+        return every > 0 and t % every == 0
+
+    def _evaluate(self, t: int) -> dict[str, float]:
+        measured = {}
+        if self._due(self.evaluate_every, t):
+            loss, accuracy = self.engine.evaluate(self.model, "test")
+            measured = {"loss": loss, "accuracy": accuracy}
+        if self._due(self.train_loss_every, t):
+            measured["train_loss"] = self.engine.evaluate(self.model, "train").loss
+        if not all(map(math.isfinite, measured.values())):
+            raise DivergedError(
+                f"the loss is not a number at round {t}: lower the learning rate, or raise the "
+                "budget; the last checkpoint is from before"
+            )
+        return measured
+
+    def _train(self, cohort: Cohort, t: int) -> tuple[Vector, FloatArray, float]:
+        """The estimated step, the norms of the drawn, and the cohort's own variance."""
+        d, norms, gram = self.model * 0, np.empty(len(cohort)), None
+        factors = self.coefficients(cohort)
+        for low in range(0, len(cohort), self.engine.chunk):
+            part = slice(low, low + self.engine.chunk)
+            batches = plan(self.task.train, cohort.ids[part], self.local, self.seed, t)
+            updates = self.engine.updates(self.model, batches)
+            norms[part] = self.engine.norms(updates)
+            bad = np.flatnonzero(~np.isfinite(norms[part]))
+            if len(bad):
+                raise DivergedError(
+                    f"client {cohort.ids[part][bad[0]]} diverged in round {t}: lower the learning "
+                    "rate, or clip; the last checkpoint is from before"
+                )
+            d = d + self.engine.combine(factors[part], updates)
+            if len(cohort) <= self.engine.chunk:
+                gram = self.engine.gram(updates)
+        return d, norms, deviation(cohort, norms, gram).value
+
+    def _everybody(self, t: int, with_gram: bool) -> "_Everybody":
+        """All clients train from the current model, as in full participation."""
+        N, weights = len(self.task), self.sampler.weights
+        norms, D, kept = np.empty(N), self.model * 0, []
+        for low in range(0, N, self.engine.chunk):
+            ids = np.arange(low, min(low + self.engine.chunk, N))
+            batches = plan(self.task.train, ids, self.local, self.seed, t)
+            updates = self.engine.updates(self.model, batches)
+            norms[ids] = self.engine.norms(updates)
+            D = D + self.engine.combine(weights[ids], updates)
+            if with_gram:
+                kept.append(updates)
+        if not np.isfinite(norms).all():
+            client = int(np.flatnonzero(~np.isfinite(norms))[0])
+            raise DivergedError(f"client {client} diverged in round {t}; lower the learning rate")
+        gram = None
+        if with_gram and len(kept) == 1:
+            gram = self.engine.gram(kept[0]) * np.outer(weights, weights)
+        return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, gram)
+
+    def _needs_gram(self) -> bool:
+        pairs = self.sampler.procedure.pairs
+        if pairs is None:
+            return True
+        return not isinstance(pairs(np.array([0.5, 0.5]), np.arange(2)).ratio, float)
+
+    def _exact(self, everybody: "_Everybody", norms: FloatArray | None) -> dict[str, float]:
+        """Exact measures of the coming draw."""
+        K, p = self.sampler.budget, self.sampler.probabilities(norms=norms)
+        pi = self.sampler.weights * everybody.norms
+        best = metrics.optimal_probabilities(pi, K)
+        known = not self._needs_gram() or everybody.gram is not None
+        variance = metrics.Measurement(math.nan, math.nan)
+        if known:
+            rng = np.random.Generator(np.random.PCG64([self.seed, len(self.records)]))
+            variance = metrics.variance(
+                p,
+                pi,
+                self.sampler.procedure,
+                total=everybody.total,
+                gram=everybody.gram,
+                draws=400,
+                rng=rng,
+            )
+        return {
+            "variance": variance.value,
+            "variance_error": variance.error,
+            "cost": metrics.cost(p, pi),
+            "optimal_cost": metrics.cost(best, pi),
+            "optimal_variance": metrics.variance(best, pi).value,
+            "quality": metrics.quality(p, pi, K),
+            "optimal_factor": metrics.optimal_factor(pi, K),
+        }
+
+    def run(
+        self,
+        rounds: int,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        checkpoint_seconds: float = 10.0,
+        stop_after: float = math.inf,
+    ) -> Iterator[Record]:
+        """Play until `rounds` rounds are done; yields each record.
+
+        Args:
+            rounds: how many in all, those of an earlier start included.
+            folder: where to keep checkpoints; a run found there is continued exactly.
+            checkpoint_seconds: how often to save.
+            stop_after: seconds after which to save and stop, to go on later or elsewhere.
+        """
+        path = None if folder is None else Path(folder) / "checkpoint.npz"
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                self.load(path)
+        begin = saved = time.monotonic()
+        while len(self.records) < rounds:
+            record = self.round()
+            now = time.monotonic()
+            stop = now - begin >= stop_after or len(self.records) == rounds
+            if path is not None and (stop or now - saved >= checkpoint_seconds):
+                self.save(path)
+                saved = now
+            yield record
+            if stop:
+                return
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Model, server memory, sampler and records to one file, atomically; timings beside it."""
+        to_numpy = self.engine.to_numpy
+        arrays: storage.Arrays = {
+            "header": storage.header("simulation", self._about()),
+            "model": to_numpy(self.model),
+            **{f"memory.{k}": to_numpy(v) for k, v in enumerate(self.memory)},
+            **{f"sampler.{name}": a for name, a in self.sampler.packed().items()},
+            **{f"records.{name}": a for name, a in records.packed(self.records).items()},
+        }
+        storage.write(path, arrays)
+        phases = list(self.seconds[0]) if self.seconds else []
+        timings = {name: np.array([lap[name] for lap in self.seconds]) for name in phases}
+        storage.write(Path(path).with_name("timings.npz"), timings)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continue the run that was saved: it ends as if it had never stopped."""
+        about, arrays = storage.read(path, "simulation")
+        told = {k: v for k, v in about.items() if k not in ("format", "version")}
+        if told != self._about():
+            differs = [k for k, v in self._about().items() if told.get(k) != v]
+            raise ValueError(
+                f"{path} is of another run: {', '.join(differs)} differ; use another folder"
+            )
+        part = lambda name: {  # noqa: E731
+            k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{name}.")
+        }
+        self.model = self.engine.from_numpy(arrays["model"])
+        memory = part("memory")
+        self.memory = tuple(self.engine.from_numpy(memory[str(k)]) for k in range(len(memory)))
+        policy, procedure = self.sampler.policy, self.sampler.procedure
+        self.sampler = Sampler.unpacked(part("sampler"), policy, procedure)
+        self.records = records.unpacked(part("records"))
+        self.seconds = _timings(Path(path).with_name("timings.npz"), len(self.records))
+
+    def _about(self) -> dict[str, Any]:
+        """What makes a run the same run."""
+        return {
+            "task": self.task.name,
+            "clients": len(self.task),
+            "local": repr(self.local),
+            "server": repr(self.server),
+            "coefficients": self.coefficients.__name__,
+            "policy": repr(self.sampler.policy),
+            "procedure": repr(self.sampler.procedure),
+            "budget": self.sampler.budget,
+            "seeds": [self.seed, self.sampler.seed],
+            "every": [self.evaluate_every, self.train_loss_every, self.exact_every],
+        }
+
+
+class _Everybody:
+    """Full participation: norms of all clients, ‖D‖², and the Gram matrix of all λg if asked."""
+
+    def __init__(self, norms: FloatArray, total: float, gram: FloatArray | None) -> None:
+        self.norms, self.total, self.gram = norms, total, gram
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now
+
+
+def _timings(path: Path, rounds: int) -> list[dict[str, float]]:
+    """Timings that were kept; a run whose timings are lost goes on without them."""
+    try:
+        with np.load(path) as file:
+            columns = {name: file[name][:rounds] for name in file.files}
+    except (OSError, ValueError, KeyError):
+        columns = {}
+    phases = list(columns) or ["evaluate", "exact", "draw", "train", "update"]
+    empty = np.full(rounds, math.nan)
+    rows = [columns.get(name, empty) for name in phases]
+    return [dict(zip(phases, row, strict=True)) for row in zip(*rows, strict=True)]
