@@ -258,8 +258,10 @@ def compare(
 
     rows = []
     for peer in (*PEERS, KVIB):
-        if problem in peer.works:
-            work = peer.works[problem]
+        work = peer.works.get(problem)
+        if work is None:
+            rows.append(row(peer, {"reason": "not given this work"}, {}))
+        else:
             rows.append(row(peer, result(peer, work), result(REFERENCE, work)))
     timed = [r for r in rows if isinstance(r["rounds/s"], float)]
     fastest = max((r["rounds/s"] for r in timed if r["peer"] != KVIB.name), default=float("nan"))

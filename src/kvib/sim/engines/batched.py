@@ -43,8 +43,7 @@ class BatchedTrainer:
         self._stack = torch.empty(0, len(flat.vector), device=self.device)
         self._anchor = flat.vector.clone()
         self._graphs: dict[tuple[int, int], _Graph] = {}
-        # Graphs are replayed one at a time and leave nothing behind: they can share their memory.
-        self._pool: Any = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self._pool: Any = None
 
     def cannot(self) -> str:
         """Why this module cannot be batched; empty if it can."""
@@ -111,9 +110,21 @@ class BatchedTrainer:
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i of every client, [m, d]."""
         out = torch.empty(len(batches.steps), len(model), device=self.device)
-        for members, width in _groups(batches, self.local.batch_size):
+        groups = _groups(batches, self.local.batch_size)
+        self._reserve(max(_rounded(len(members)) for members, _ in groups))
+        self._anchor.copy_(model)
+        for members, width in groups:
             self._train(model, batches, members, width, out)
         return out
+
+    def _reserve(self, rows: int) -> None:
+        """Room for this many clients; graphs hold addresses, so a new room means new graphs."""
+        if len(self._stack) < rows:
+            self._stack = torch.empty(rows, len(self.flat.vector), device=self.device)
+            self._graphs.clear()
+            if self.device.type == "cuda":
+                # Graphs are replayed one at a time and leave nothing behind: they share memory.
+                self._pool = torch.cuda.graph_pool_handle()
 
     def _train(
         self,
@@ -125,15 +136,11 @@ class BatchedTrainer:
     ) -> None:
         m = len(members)
         steps = batches.steps[members]
-        if len(self._stack) < _rounded(m):
-            self._stack = torch.empty(_rounded(m), len(model), device=self.device)
-            self._graphs.clear()  # they hold addresses of the old one
         self._stack[:m] = model
-        self._anchor.copy_(model)
         index, mask = (t.to(self.device) for t in _padded(batches, members, width))
         for s in range(int(steps.max())):
             active = int(np.searchsorted(-steps, -s, "left"))  # clients with more than s steps
-            rows = min(_rounded(active), len(self._stack))
+            rows = _rounded(active)
             step = self._recorded(rows, width)
             step.mask.zero_()
             step.index[:active].copy_(index[s, :active])
