@@ -27,6 +27,7 @@ class Work:
     batch_size: int
     epochs: int
     warmup: int  # the first rounds, not timed
+    seed: int  # of kvib's plan, which the orders are from
 
     def __post_init__(self) -> None:
         assert self.epochs == 1, "one order per drawn client is one epoch"
@@ -72,6 +73,7 @@ def read(path: str) -> Work:
             batch_size=int(file["batch_size"]),
             epochs=int(file["epochs"]),
             warmup=int(file["warmup"]),
+            seed=int(file["seed"]),
         )
 
 

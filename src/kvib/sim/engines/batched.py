@@ -1,23 +1,76 @@
 """Many clients at once: vmap over stacked parameters, replayed from CUDA graphs."""
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 
 from kvib.cohort import IntArray
 from kvib.sim.engines.flat import FlatModule, prepared
 from kvib.sim.local import Batches, LocalSGD
 
 
-class _Graph(NamedTuple):
+class ConvAsProduct(TorchFunctionMode):
+    """Convolutions as products of weights and unfolded images.
+
+    Under vmap every client has weights of its own, and a convolution becomes a grouped one, which
+    GPUs do group by group; a product becomes a batched product. Which is faster depends on the
+    numbers of clients and samples.
+    """
+
+    used = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        """Replace conv2d where it pays, leave everything else."""
+        product = _conv2d(*args, **(kwargs or {})) if func is torch.conv2d else None
+        if product is not None:
+            self.used = True
+            return product
+        out: torch.Tensor = func(*args, **(kwargs or {}))
+        return out
+
+
+def _conv2d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> torch.Tensor | None:
+    """The same convolution as a product, or None for kinds that are not done this way."""
+    kh, kw = weight.shape[-2:]
+    if padding == "same" and kh % 2 and kw % 2:
+        padding = (kh // 2, kw // 2)
+    pad = (padding, padding) if isinstance(padding, int) else tuple(padding)
+    plain = all(v in (1, (1, 1), [1, 1]) for v in (stride, dilation)) and groups == 1
+    if not plain or x.ndim != 4 or isinstance(padding, str):
+        return None
+    # Shifted copies rather than `unfold`, whose backward vmap cannot batch.
+    wide = F.pad(x, (pad[1], pad[1], pad[0], pad[0]))
+    H, W = wide.shape[2] - kh + 1, wide.shape[3] - kw + 1
+    shifts = [wide[:, :, i : i + H, j : j + W] for i in range(kh) for j in range(kw)]
+    columns = torch.stack(shifts).permute(0, 2, 1, 3, 4).flatten(2).flatten(0, 1)  # [k·k·in, B·H·W]
+    kernel = weight.permute(0, 2, 3, 1).flatten(1)  # [out, k·k·in]
+    y = (kernel @ columns).reshape(len(weight), len(x), H, W).transpose(0, 1)
+    return y if bias is None else y + bias[:, None, None]
+
+
+class _Step(NamedTuple):
     """One SGD step of a number of clients, recorded."""
 
     replay: Callable[[], None]
-    index: torch.Tensor
-    """[C, B] samples of each client's batch."""
+    samples: torch.Tensor
+    """[C, B] of each client's batch."""
     mask: torch.Tensor
     """[C, B] 1 for a sample, 0 for padding."""
 
@@ -42,7 +95,7 @@ class BatchedTrainer:
         self.device = flat.vector.device
         self._stack = torch.empty(0, len(flat.vector), device=self.device)
         self._anchor = flat.vector.clone()
-        self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._steps: dict[tuple[int, int], _Step] = {}
         self._pool: Any = None
 
     def cannot(self) -> str:
@@ -84,28 +137,54 @@ class BatchedTrainer:
             gradient = gradient + prox * active * (rows - self._anchor)
         rows.sub_(gradient, alpha=rate)
 
-    def _recorded(self, clients: int, width: int) -> _Graph:
+    def _recorded(self, clients: int, width: int) -> _Step:
         """The step for this many rows and samples, recorded when first needed."""
         key = (clients, width)
-        if key in self._graphs:
-            return self._graphs[key]
-        index = torch.zeros(clients, width, dtype=torch.long, device=self.device)
-        mask = torch.zeros(clients, width, device=self.device)
-        rows = self._stack[:clients]
-        step = lambda: self._step(rows, index, mask)  # noqa: E731
-        if self.device.type == "cuda":  # with an empty mask: nothing moves while it warms up
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    step()
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+        if key not in self._steps:
+            index = torch.zeros(clients, width, dtype=torch.long, device=self.device)
+            mask = torch.zeros(clients, width, device=self.device)
+            rows = self._stack[:clients]
+
+            def step(way: Any) -> None:
+                with way:
+                    self._step(rows, index, mask)
+
+            replay: Callable[[], None] = partial(step, contextlib.nullcontext())
+            if self.device.type == "cuda":  # with an empty mask: nothing moves meanwhile
+                replay = self._fastest(step)
+            self._steps[key] = _Step(replay, index, mask)
+        return self._steps[key]
+
+    def _fastest(self, step: Callable[[Any], None]) -> Callable[[], None]:
+        """A graph of the step, with convolutions as they are or as products: the faster one."""
+        best, least = None, float("inf")
+        for way in (contextlib.nullcontext(), ConvAsProduct()):
+            graph = self._graph(partial(step, way))
+            if isinstance(way, ConvAsProduct) and not way.used:
+                break
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(3):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            if begin.elapsed_time(end) < least:
+                best, least = graph, begin.elapsed_time(end)
+        assert best is not None
+        replay: Callable[[], None] = best.replay
+        return replay
+
+    def _graph(self, step: Callable[[], None]) -> Any:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
                 step()
-            step = graph.replay
-        self._graphs[key] = _Graph(step, index, mask)
-        return self._graphs[key]
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            step()
+        return graph
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i of every client, [m, d]."""
@@ -121,7 +200,7 @@ class BatchedTrainer:
         """Room for this many clients; graphs hold addresses, so a new room means new graphs."""
         if len(self._stack) < rows:
             self._stack = torch.empty(rows, len(self.flat.vector), device=self.device)
-            self._graphs.clear()
+            self._steps.clear()
             if self.device.type == "cuda":
                 # Graphs are replayed one at a time and leave nothing behind: they share memory.
                 self._pool = torch.cuda.graph_pool_handle()
@@ -143,7 +222,7 @@ class BatchedTrainer:
             rows = _rounded(active)
             step = self._recorded(rows, width)
             step.mask.zero_()
-            step.index[:active].copy_(index[s, :active])
+            step.samples[:active].copy_(index[s, :active])
             step.mask[:active].copy_(mask[s, :active])
             step.replay()
         out[torch.from_numpy(members).to(self.device)] = model - self._stack[:m]
@@ -153,7 +232,9 @@ def _groups(batches: Batches, largest: int) -> list[tuple[IntArray, int]]:
     """Clients of similar batch width, each group sorted by number of steps, most first."""
     steps = batches.steps
     widest = batches.lengths[batches.first[:-1]]  # the first batch of a pass is its largest
-    width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
+    width = widest
+    if len(np.unique(widest)) > 4:  # few groups: a power of two for each
+        width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
     groups = []
     for w in np.unique(width):
         members = np.flatnonzero(width == w)

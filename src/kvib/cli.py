@@ -1,0 +1,120 @@
+"""The command line; the only place that prints."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import kvib
+from kvib.names import POLICIES, PROCEDURES
+from kvib.sim import LinearEngine, LocalSGD, Simulation, SoftmaxRegression, Task, prepared
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+console = Console()
+errors = Console(stderr=True)
+
+
+def chosen(table: dict[str, Any], name: str, kind: str) -> Any:
+    """An entry of a table by its name, whatever its case."""
+    for known, value in table.items():
+        if known.lower() == name.lower():
+            return value
+    raise ValueError(f"{kind} {name!r} is not one of {', '.join(table)}")
+
+
+@app.command()
+def prepare(
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(prepared.TASKS)}.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; TASK.npz here.")] = None,
+) -> None:
+    """Write what a task needs as one small file, for a machine without data or network."""
+    path = out or Path(f"{task}.npz")
+    made = prepared.TASKS[task]() if task in prepared.TASKS else prepared.make_task(task)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prepared.prepare(made, path)
+    size = path.stat().st_size / 1e6
+    console.print(f"{path}: {made.name}, {len(made)} clients, {size:.1f} MB")
+
+
+def make_engine(task: Task, local: LocalSGD, device: str | None, precision: str) -> Any:
+    """The compiled engine for softmax regression, torch for everything else."""
+    if isinstance(task.model, SoftmaxRegression) and device is None:
+        return LinearEngine(task, local)
+    from kvib.sim.engines.torch_engine import TorchEngine
+
+    return TorchEngine(task, local, device or "cpu", precision)
+
+
+@app.command()
+def simulate(
+    task: Annotated[str, typer.Argument(help="A task by name, or a file made by `kvib prepare`.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; a run found there goes on.")],
+    policy: Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")] = "KVib",
+    procedure: Annotated[str | None, typer.Option(help=f"{', '.join(PROCEDURES)}.")] = None,
+    budget: Annotated[float, typer.Option(help="Clients per round.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds in all.")] = 500,
+    learning_rate: Annotated[float, typer.Option(help="Of local SGD.")] = 0.02,
+    batch_size: Annotated[int, typer.Option(help="Of local SGD.")] = 64,
+    epochs: Annotated[int, typer.Option(help="Of local SGD.")] = 1,
+    exact_every: Annotated[int, typer.Option(help="Rounds between exact metrics; 0: none.")] = 0,
+    evaluate_every: Annotated[int, typer.Option(help="Rounds between tests.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of draws, batches and the first model.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; none: compiled.")] = None,
+    precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 on a GPU.")] = "float32",
+    stop_after: Annotated[float, typer.Option(help="Seconds; then save and stop.")] = math.inf,
+) -> None:
+    """Simulate federated rounds; killed or stopped, it goes on where it was."""
+    made = prepared.make_task(task)
+    local = LocalSGD(learning_rate, batch_size, epochs)
+    sampler = kvib.Sampler(
+        chosen(POLICIES, policy, "policy")(),
+        made.weights,
+        budget,
+        None if procedure is None else chosen(PROCEDURES, procedure, "procedure"),
+        seed=seed,
+    )
+    simulation = Simulation(
+        made,
+        make_engine(made, local, device, precision),
+        sampler,
+        local,
+        evaluate_every=evaluate_every,
+        exact_every=exact_every,
+        seed=seed,
+    )
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task(made.name, total=rounds, speed="")
+        for record in simulation.run(rounds, out, stop_after=stop_after):
+            speed = progress.tasks[bar].speed or 0.0
+            shown = f"{speed:.1f} rounds/s"
+            if not math.isnan(record.loss):
+                shown += f", loss {record.loss:.4f}"
+            progress.update(bar, completed=record.round + 1, speed=shown)
+    done = len(simulation.records)
+    loss = next((r.loss for r in reversed(simulation.records) if not math.isnan(r.loss)), math.nan)
+    state = "finished" if done >= rounds else "stopped; run the same command to go on"
+    console.print(f"{out}: {done} of {rounds} rounds, last test loss {loss:.4f}, {state}")
+
+
+def main() -> None:
+    """Errors of the user's making are one line and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        errors.print(f"kvib: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
