@@ -1,68 +1,16 @@
 """Many clients at once: vmap over stacked parameters, replayed from CUDA graphs."""
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 from torch.func import functional_call, grad, vmap
-from torch.overrides import TorchFunctionMode
 
 from kvib.cohort import IntArray
 from kvib.sim.engines.flat import FlatModule, prepared
 from kvib.sim.local import Batches, LocalSGD
-
-
-class ConvAsProduct(TorchFunctionMode):
-    """Convolutions as products of weights and unfolded images.
-
-    Under vmap every client has weights of its own, and a convolution becomes a grouped one, which
-    GPUs do group by group; a product becomes a batched product. Which is faster depends on the
-    numbers of clients and samples.
-    """
-
-    used = False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> torch.Tensor:
-        """Replace conv2d where it pays, leave everything else."""
-        product = _conv2d(*args, **(kwargs or {})) if func is torch.conv2d else None
-        if product is not None:
-            self.used = True
-            return product
-        out: torch.Tensor = func(*args, **(kwargs or {}))
-        return out
-
-
-def _conv2d(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> torch.Tensor | None:
-    """The same convolution as a product, or None for kinds that are not done this way."""
-    kh, kw = weight.shape[-2:]
-    if padding == "same" and kh % 2 and kw % 2:
-        padding = (kh // 2, kw // 2)
-    pad = (padding, padding) if isinstance(padding, int) else tuple(padding)
-    plain = all(v in (1, (1, 1), [1, 1]) for v in (stride, dilation)) and groups == 1
-    if not plain or x.ndim != 4 or isinstance(padding, str):
-        return None
-    # Shifted copies rather than `unfold`, whose backward vmap cannot batch.
-    wide = F.pad(x, (pad[1], pad[1], pad[0], pad[0]))
-    H, W = wide.shape[2] - kh + 1, wide.shape[3] - kw + 1
-    shifts = [wide[:, :, i : i + H, j : j + W] for i in range(kh) for j in range(kw)]
-    columns = torch.stack(shifts).permute(0, 2, 1, 3, 4).flatten(2).flatten(0, 1)  # [k·k·in, B·H·W]
-    kernel = weight.permute(0, 2, 3, 1).flatten(1)  # [out, k·k·in]
-    y = (kernel @ columns).reshape(len(weight), len(x), H, W).transpose(0, 1)
-    return y if bias is None else y + bias[:, None, None]
 
 
 class _Step(NamedTuple):
@@ -141,50 +89,27 @@ class BatchedTrainer:
         """The step for this many rows and samples, recorded when first needed."""
         key = (clients, width)
         if key not in self._steps:
-            index = torch.zeros(clients, width, dtype=torch.long, device=self.device)
+            samples = torch.zeros(clients, width, dtype=torch.long, device=self.device)
             mask = torch.zeros(clients, width, device=self.device)
-            rows = self._stack[:clients]
-
-            def step(way: Any) -> None:
-                with way:
-                    self._step(rows, index, mask)
-
-            replay: Callable[[], None] = partial(step, contextlib.nullcontext())
-            if self.device.type == "cuda":  # with an empty mask: nothing moves meanwhile
-                replay = self._fastest(step)
-            self._steps[key] = _Step(replay, index, mask)
+            step: Callable[[], None] = partial(self._step, self._stack[:clients], samples, mask)
+            if self.device.type == "cuda":
+                step = self._graph(step)
+            self._steps[key] = _Step(step, samples, mask)
         return self._steps[key]
 
-    def _fastest(self, step: Callable[[Any], None]) -> Callable[[], None]:
-        """A graph of the step, with convolutions as they are or as products: the faster one."""
-        best, least = None, float("inf")
-        for way in (contextlib.nullcontext(), ConvAsProduct()):
-            graph = self._graph(partial(step, way))
-            if isinstance(way, ConvAsProduct) and not way.used:
-                break
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(3):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            if begin.elapsed_time(end) < least:
-                best, least = graph, begin.elapsed_time(end)
-        assert best is not None
-        replay: Callable[[], None] = best.replay
-        return replay
-
-    def _graph(self, step: Callable[[], None]) -> Any:
-        stream = torch.cuda.Stream()
+    def _graph(self, step: Callable[[], None]) -> Callable[[], None]:
+        """The step as a CUDA graph. Its mask is still empty, so warming up moves nothing."""
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
                 step()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
+        graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             step()
-        return graph
+        replay: Callable[[], None] = graph.replay
+        return replay
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i of every client, [m, d]."""
