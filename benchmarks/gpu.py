@@ -37,8 +37,8 @@ class PlainLoop:
             self.flat.vector.copy_(model)
             optimiser = torch.optim.SGD(self.flat.parameters, lr=self.engine.local.learning_rate)
             for s in range(batches.first[c], batches.first[c + 1]):
-                at = batches.index[batches.starts[s] : batches.starts[s] + batches.lengths[s]]
-                at = torch.from_numpy(at).to(model.device)
+                end = batches.starts[s] + batches.lengths[s]
+                at = torch.from_numpy(batches.samples[batches.starts[s] : end]).to(model.device)
                 outputs = self.flat.module(as_input(self.engine.x[at]))
                 loss = self.engine.loss(outputs, self.engine.y[at]).mean()
                 optimiser.zero_grad()
@@ -50,7 +50,7 @@ class PlainLoop:
 
 def seconds(function: Callable[[], object], repeat: int) -> float:
     """The fastest of several runs, the device's work included."""
-    synchronise = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
+    synchronise: Any = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
     times = []
     for _ in range(repeat):
         synchronise()
@@ -89,7 +89,7 @@ def main() -> None:
     sequential = TorchEngine(task, local, device, batched=False)
     model = sequential.initial(0)
     plain = PlainLoop(sequential)
-    loops = {"plain loop": plain, "kvib, sequential": sequential}
+    loops: dict[str, Any] = {"plain loop": plain, "kvib, sequential": sequential}
     rows: list[dict[str, Any]] = []
     exact = sequential.updates(model, work[0])
     for name, trainer in loops.items():

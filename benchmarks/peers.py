@@ -33,7 +33,11 @@ WORKERS = Path(__file__).parent / "peers"
 TORCH = ("torch==2.13.0", "numpy")
 LIMIT = 600  # seconds per worker
 TOLERANCE = 1e-5  # of the loss: float32 sums in another order; a few CNN rounds change it by 1e-3
-THREADS = {"OMP_NUM_THREADS": "2"}  # the same for every worker
+# The same for every worker. Waiting threads spin, as is the default: PASSIVE slowed the peers.
+THREADS = {
+    "OMP_NUM_THREADS": "2",
+    "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", ""),
+}
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def write_work(path: Path, problem: Problem, data: ClientData, rounds: int) -> W
     cohorts = np.array([rng.choice(len(data), K, replace=False) for _ in range(T)])
     for t, ids in enumerate(cohorts):
         batches = plan(data, ids, problem.local, seed=0, round=t)
-        orders.append(batches.index - np.repeat(data.starts[ids], data.sizes[ids]))
+        orders.append(batches.samples - np.repeat(data.starts[ids], data.sizes[ids]))
     initial: dict[str, Any] = {f"w{i}": w for i, w in enumerate(problem.weights())}
     np.savez(
         path,
@@ -226,7 +230,7 @@ def variables(folder: str) -> dict[str, str]:
     """The environment of every worker."""
     return {
         **os.environ,
-        **THREADS,
+        **{name: value for name, value in THREADS.items() if value},
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_HOME": folder,
@@ -346,6 +350,7 @@ def main() -> int:
     parser.add_argument("--problem", choices=PROBLEMS, action="append", help="only this one")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end with this
+    load = os.getloadavg()[0]  # of others: their work shows in every number
     environments, console = options.environments.expanduser(), Console(width=170)
     results: dict[str, list[Row]] = {}
     ratios, rates = [], [gemm_rate()]
@@ -366,6 +371,8 @@ def main() -> int:
         print_table(title, rows, console)
     command = shlex.join(["python", "benchmarks/peers.py", *sys.argv[1:]])
     about = {**environment(), "command": command, "runs": options.repeat, **THREADS}
+    about["OMP_WAIT_POLICY"] = about["OMP_WAIT_POLICY"] or "default"
+    about["load before"] = round(load, 2)
     about["GEMM GFLOP/s"] = round(max(rates) / 1e9, 1)
     console.print(f"float32 matrix products here: {about['GEMM GFLOP/s']} GFLOP/s")
     out: Path = options.out

@@ -40,12 +40,12 @@ class LocalSGD:
 
 class Batches(NamedTuple):
     """The local work of some clients in one round: client c makes the steps of batches
-    `first[c]` to `first[c + 1]`, step k on samples `index[ends[k - 1]:ends[k]]`."""
+    `first[c]` to `first[c + 1]`, step k on `samples[starts[k] : starts[k] + lengths[k]]`."""
 
-    index: IntArray
+    samples: IntArray
     """Positions in the data of all clients."""
     starts: IntArray
-    """Where each batch begins in `index`, [steps]."""
+    """Where each batch begins in `samples`, [steps]."""
     lengths: IntArray
     """How many samples each batch has, [steps]."""
     first: IntArray

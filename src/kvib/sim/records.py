@@ -63,6 +63,6 @@ def unpacked(arrays: Arrays) -> list[Record]:
     rows = []
     for k in range(len(ends)):
         values: dict[str, Any] = {name: arrays[name][k].item() for name in SCALARS}
-        drawn = {name: arrays[name][starts[k] : ends[k]] for name in RAGGED}
-        rows.append(Record(**values, **drawn))
+        values |= {name: arrays[name][starts[k] : ends[k]] for name in RAGGED}
+        rows.append(Record(**values))
     return rows

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -258,15 +258,12 @@ class Simulation:
             raise ValueError(
                 f"{path} is of another run: {', '.join(differs)} differ; use another folder"
             )
-        part = lambda name: {  # noqa: E731
-            k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{name}.")
-        }
         self.model = self.engine.from_numpy(arrays["model"])
-        memory = part("memory")
+        memory = _part(arrays, "memory")
         self.memory = tuple(self.engine.from_numpy(memory[str(k)]) for k in range(len(memory)))
         policy, procedure = self.sampler.policy, self.sampler.procedure
-        self.sampler = Sampler.unpacked(part("sampler"), policy, procedure)
-        self.records = records.unpacked(part("records"))
+        self.sampler = Sampler.unpacked(_part(arrays, "sampler"), policy, procedure)
+        self.records = records.unpacked(_part(arrays, "records"))
         self.seconds = _timings(Path(path).with_name("timings.npz"), len(self.records))
 
     def _about(self) -> dict[str, Any]:
@@ -285,11 +282,19 @@ class Simulation:
         }
 
 
-class _Everybody:
-    """Full participation: norms of all clients, ‖D‖², and the Gram matrix of all λg if asked."""
+def _part(arrays: storage.Arrays, name: str) -> storage.Arrays:
+    """The arrays of one part of a checkpoint."""
+    return {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
 
-    def __init__(self, norms: FloatArray, total: float, gram: FloatArray | None) -> None:
-        self.norms, self.total, self.gram = norms, total, gram
+
+class _Everybody(NamedTuple):
+    """Full participation."""
+
+    norms: FloatArray
+    total: float
+    """‖D‖²."""
+    gram: FloatArray | None
+    """Inner products of all λg, if asked for."""
 
 
 class _Clock:

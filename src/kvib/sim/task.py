@@ -1,7 +1,7 @@
 """A task: what clients have, what they train, and how a model is judged."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,10 @@ class Task:
     model: SoftmaxRegression | Callable[[], Any]
     classes: int | None = None
     loss: Callable[[Any, Any], Any] | None = None
-    weights: FloatArray | None = None
+    weights: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
-        if self.weights is None:
+        if len(self.weights) == 0:
             object.__setattr__(self, "weights", self.train.sizes.astype(np.float64))
         if self.classes is None:
             return

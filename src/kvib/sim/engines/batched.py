@@ -178,7 +178,7 @@ def _padded(batches: Batches, members: IntArray, width: int) -> tuple[torch.Tens
     offset = np.arange(width)
     inside = offset < batches.lengths[batch][:, None]
     position = np.where(inside, batches.starts[batch][:, None] + offset, 0)
-    index[step, client] = batches.index[position]
+    index[step, client] = batches.samples[position]
     mask[step, client] = inside
     return torch.from_numpy(index), torch.from_numpy(mask)
 

@@ -25,7 +25,7 @@ class FlatModule:
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of one vector, or of each row of a matrix [m, d], in the shapes of the module."""
-        parts = vector.split([shape.numel() for shape in self.shapes], dim=-1)
+        parts = torch.split(vector, [shape.numel() for shape in self.shapes], dim=-1)
         lead = vector.shape[:-1]
         return [p.view(*lead, *shape) for p, shape in zip(parts, self.shapes, strict=True)]
 

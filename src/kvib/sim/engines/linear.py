@@ -44,7 +44,7 @@ def _kernels() -> Any:
             total += z[k]
         for k in range(classes):
             z[k] /= total
-        return np.log(total) - chosen
+        return float(np.log(total) - chosen)
 
     @fast
     def train(
@@ -168,7 +168,8 @@ class LinearEngine:
 
     def norms(self, updates: Floats) -> FloatArray:
         """Row by row, in double precision."""
-        return np.sqrt(np.einsum("ij,ij->i", updates, updates, dtype=np.float64))
+        squares: FloatArray = np.einsum("ij,ij->i", updates, updates, dtype=np.float64)
+        return np.sqrt(squares)
 
     def combine(self, coefficients: FloatArray, updates: Floats) -> Floats:
         """Σ coefficient_i g_i."""

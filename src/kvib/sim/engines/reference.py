@@ -29,12 +29,12 @@ class ReferenceEngine(TorchEngine):
             anchor = [p.detach().clone() for p in parameters]
             optimiser = torch.optim.SGD(parameters, lr=self.local.learning_rate)
             for s in range(batches.first[c], batches.first[c + 1]):
-                at = batches.index[batches.starts[s] : batches.starts[s] + batches.lengths[s]]
+                at = batches.samples[batches.starts[s] : batches.starts[s] + batches.lengths[s]]
                 x, y = _samples(self.task.train.x, at), _samples(self.task.train.y, at)
                 loss = self.loss(module(prepared(x)), y).mean()
                 pull = sum(((p - a) ** 2).sum() for p, a in zip(parameters, anchor, strict=True))
                 optimiser.zero_grad()
-                (loss + self.local.prox / 2 * pull).backward()
+                (loss + self.local.prox / 2 * pull).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             trained = [t.detach().reshape(-1) for t in (*parameters, *floats)]
             rows.append(model - torch.cat(trained))

@@ -86,7 +86,8 @@ class TorchEngine:
     def _one_after_another(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         flat, rate, prox = self.flat, self.local.learning_rate, self.local.prox
         flat.module.train()
-        index = torch.from_numpy(batches.index).to(self.device)
+        own: list[torch.Tensor] = list(flat.parameters)
+        index = torch.from_numpy(batches.samples).to(self.device)
         anchor = flat.split(model)[: len(flat.parameters)]
         out = torch.empty(len(batches.steps), len(model), device=self.device)
         for c in range(len(out)):
@@ -97,12 +98,12 @@ class TorchEngine:
                 if self.images and self.device.type == "cpu":
                     x = x.contiguous(memory_format=torch.channels_last)
                 loss = self.loss(flat.module(x), self.y[at]).mean()
-                gradients = list(torch.autograd.grad(loss, flat.parameters))
+                gradients = list(torch.autograd.grad(loss, own))
                 with torch.no_grad():
                     if prox:
-                        pull = torch._foreach_sub(flat.parameters, anchor)
-                        torch._foreach_add_(gradients, pull, alpha=prox)
-                    torch._foreach_add_(flat.parameters, gradients, alpha=-rate)
+                        for g, here, start in zip(gradients, own, anchor, strict=True):
+                            g.add_(here - start, alpha=prox)
+                    torch._foreach_add_(own, gradients, alpha=-rate)
             torch.sub(model, flat.vector, out=out[c])
         return out
 
