@@ -7,6 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 .PHONY: demo test test-all lint format docs bench clean
 
 demo: $(VENV)/.demo
+	$(BIN)/python examples/compare_samplers.py --out out/demo
 	$(BIN)/python examples/paper_examples.py --out out/demo
 
 test: $(VENV)/.dev

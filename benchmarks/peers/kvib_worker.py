@@ -28,7 +28,7 @@ else:
     weights, note = work.weights, f"torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 for t, (cohort, rows) in enumerate(zip(work.cohorts, work.rows(), strict=True)):
-    index = plan(data, cohort, local, work.seed, t).index
+    index = plan(data, cohort, local, work.seed, t).samples
     assert np.array_equal(index, np.concatenate(rows)), "kvib would train on other batches"
 
 model, watch = engine.from_numpy(np.concatenate([w.ravel() for w in weights])), Stopwatch(work)
