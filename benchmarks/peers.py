@@ -33,7 +33,9 @@ WORKERS = Path(__file__).parent / "peers"
 TORCH = ("torch==2.13.0", "numpy")
 LIMIT = 600  # seconds per worker
 TOLERANCE = 1e-5  # of the loss: float32 sums in another order; a few CNN rounds change it by 1e-3
-# The same for every worker. Waiting threads spin, as is the default: PASSIVE slowed the peers.
+BUSY = 0.5  # load average before the start
+# The same for every worker. Waiting threads spin unless OMP_WAIT_POLICY=PASSIVE is given to this
+# command; spinning loses most when others use the cores, so run it on an idle machine.
 THREADS = {
     "OMP_NUM_THREADS": "2",
     "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", ""),
@@ -350,8 +352,10 @@ def main() -> int:
     parser.add_argument("--problem", choices=PROBLEMS, action="append", help="only this one")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end with this
-    load = os.getloadavg()[0]  # of others: their work shows in every number
     environments, console = options.environments.expanduser(), Console(width=170)
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        console.print(f"load average {load:.1f}: others use the cores, the ratios mean little")
     results: dict[str, list[Row]] = {}
     ratios, rates = [], [gemm_rate()]
     for name in options.problem or PROBLEMS:

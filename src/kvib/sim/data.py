@@ -12,6 +12,11 @@ from kvib.cohort import IntArray
 Array = NDArray[Any]
 
 
+def finite(values: Array) -> bool:
+    """Whether there is no NaN and no infinity."""
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
+
+
 @dataclass(frozen=True, eq=False)
 class ClientData:
     """Samples of all clients, one client after another."""
@@ -34,11 +39,13 @@ class ClientData:
         empty = np.flatnonzero(sizes <= 0)
         if len(empty):
             raise ValueError(f"client {empty[0]} has no data; leave such clients out")
-        if self.x.dtype.kind == "f" and not np.isfinite(self.x).all():
-            bad = np.flatnonzero(~np.isfinite(self.x.reshape(len(self.x), -1)).all(axis=1))[0]
-            raise ValueError(
-                f"client {self.owner(int(bad))} has a NaN or infinity in its data; clean it first"
-            )
+        for values in (self.x, self.y):
+            if not finite(values):
+                flat = np.asarray(values).reshape(len(values), -1)
+                bad = int(np.flatnonzero(~np.isfinite(flat).all(axis=1))[0])
+                raise ValueError(
+                    f"client {self.owner(bad)} has a NaN or infinity in its data; clean it first"
+                )
 
     @property
     def starts(self) -> IntArray:

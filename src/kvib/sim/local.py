@@ -32,8 +32,10 @@ class LocalSGD:
         for name in ("learning_rate", "batch_size", "epochs"):
             if not 0 < getattr(self, name) < np.inf:
                 raise ValueError(f"{name}={getattr(self, name)} is not a positive number")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps={self.steps} is not a positive number; leave it out")
+        for name in ("batch_size", "epochs", "steps"):
+            value = getattr(self, name)
+            if value is not None and (int(value) != value or value < 1):
+                raise ValueError(f"{name}={value} is not a positive whole number; leave it out")
         if not 0 <= self.prox < np.inf:
             raise ValueError(f"prox={self.prox} is not a number ≥ 0")
 
@@ -50,6 +52,8 @@ class Batches(NamedTuple):
     """How many samples each batch has, [steps]."""
     first: IntArray
     """First batch of each client, [m + 1]."""
+    seeds: IntArray
+    """For whatever else is random in a client's training (dropout), [m]."""
 
     @property
     def steps(self) -> IntArray:
@@ -85,7 +89,9 @@ def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int
         keep = np.arange(len(lengths)) - np.repeat(first[:-1], np.diff(first)) < local.steps
         starts, lengths = starts[keep], lengths[keep]
         first = np.arange(len(ids) + 1) * local.steps
-    return Batches(index, starts, lengths, first)
+    salt = _hash(np.uint64(seed), np.uint64(round))
+    seeds = (_hash(np.full(1, salt), ids.astype(np.uint64)) >> np.uint64(1)).astype(np.int64)
+    return Batches(index, starts, lengths, first, seeds)
 
 
 def _shuffled(

@@ -11,7 +11,7 @@ import numpy as np
 from kvib import storage
 from kvib.sim import femnist
 from kvib.sim.data import ClientData
-from kvib.sim.synthetic import CLASSES, FEATURES, synthetic
+from kvib.sim.synthetic import synthetic
 from kvib.sim.task import SoftmaxRegression, Task
 
 TASKS: dict[str, Callable[[], Task]] = {
@@ -25,12 +25,6 @@ TASKS: dict[str, Callable[[], Task]] = {
 }
 """The tasks that kvib knows by name."""
 
-MODELS: dict[str, Any] = {
-    "synthetic": SoftmaxRegression(FEATURES, CLASSES),
-    "femnist": partial(femnist.cnn, 62),
-    "femnist-v": partial(femnist.cnn, 10),
-}
-
 
 def make_task(name: str) -> Task:
     """A task by its name, or from the file that `prepare` wrote."""
@@ -43,10 +37,21 @@ def make_task(name: str) -> Task:
 
 def prepare(task: Task, path: str | os.PathLike[str]) -> None:
     """Write what a task needs as one compressed file."""
-    about = {"name": task.name, "classes": task.classes}
+    about = {"name": task.name, "classes": task.classes, "model": _describe(task)}
     arrays = {"x": task.train.x, "y": _small(task.train.y), "sizes": task.train.sizes}
     arrays |= {"test_x": task.test[0], "test_y": _small(task.test[1]), "weights": task.weights}
     storage.write(path, {"header": storage.header("task", about), **arrays}, compressed=True)
+
+
+def _describe(task: Task) -> dict[str, Any]:
+    if isinstance(task.model, SoftmaxRegression):
+        return {"kind": "softmax", "features": task.model.features, "classes": task.model.classes}
+    if isinstance(task.model, partial) and task.model.func is femnist.cnn and task.loss is None:
+        return {"kind": "femnist-cnn", "classes": task.model.args[0]}
+    raise ValueError(
+        f"only kvib's own models can be prepared, not that of {task.name!r}; save your arrays and "
+        "make the Task where you run it"
+    )
 
 
 def read(path: str | os.PathLike[str]) -> Task:
@@ -54,13 +59,11 @@ def read(path: str | os.PathLike[str]) -> Task:
     about, arrays = storage.read(path, "task")
     train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
     test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
-    name = about["name"]
-    known = max((key for key in MODELS if name.startswith(key)), key=len, default=None)
-    if known is None:
-        raise ValueError(
-            f"{path} holds {name!r}, whose model kvib does not know; make a Task of it"
-        )
-    return Task(name, train, test, MODELS[known], about["classes"], weights=arrays["weights"])
+    model = about["model"]
+    made: Any = partial(femnist.cnn, model["classes"])
+    if model["kind"] == "softmax":
+        made = SoftmaxRegression(model["features"], model["classes"])
+    return Task(about["name"], train, test, made, about["classes"], weights=arrays["weights"])
 
 
 def _small(labels: Any) -> Any:

@@ -72,5 +72,5 @@ class ServerYogi(ServerAdam):
     """FedYogi: v moves towards d² by steps of d² alone, so that it forgets slowly."""
 
     def _square(self, v: Vector, square: Vector) -> Vector:
-        direction = (v > square) * 1.0 - (v < square) * 1.0
-        return v - (1 - self.square_decay) * square * direction
+        step = (1 - self.square_decay) * square
+        return v - step * (v > square) + step * (v < square)

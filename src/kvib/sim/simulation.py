@@ -3,9 +3,11 @@
 import math
 import os
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -65,6 +67,8 @@ class Simulation:
     ) -> None:
         if len(sampler) != len(task):
             raise ValueError(f"the sampler has {len(sampler)} clients, the task {len(task)}")
+        if getattr(engine, "task", task) is not task or getattr(engine, "local", local) != local:
+            raise ValueError("the engine was made for another task or other local training")
         self.task, self.engine, self.sampler, self.local = task, engine, sampler, local
         self.server = ServerSGD() if server is None else server
         self.coefficients, self.seed = coefficients, seed
@@ -95,7 +99,13 @@ class Simulation:
         d, drawn_norms, variance = self._train(cohort, t)
         clock.lap("train")
         self.sampler.update(cohort, drawn_norms)
-        self.memory, self.model = self.server.step(self.memory, self.model, d)
+        memory, model = self.server.step(self.memory, self.model, d)
+        if not np.isfinite(self.engine.norms(model[None])).all():
+            raise DivergedError(
+                f"the model left the numbers in round {t}: lower the server's learning rate; the "
+                "last checkpoint is from before"
+            )
+        self.memory, self.model = memory, model
         clock.lap("update")
         record = Record(
             round=t,
@@ -270,10 +280,12 @@ class Simulation:
         """What makes a run the same run."""
         return {
             "task": self.task.name,
+            "data": self.task.fingerprint,
+            "weights": crc32(self.sampler.weights.tobytes()),
             "clients": len(self.task),
             "local": repr(self.local),
             "server": repr(self.server),
-            "coefficients": self.coefficients.__name__,
+            "coefficients": getattr(self.coefficients, "__name__", repr(self.coefficients)),
             "policy": repr(self.sampler.policy),
             "procedure": repr(self.sampler.procedure),
             "budget": self.sampler.budget,
@@ -313,11 +325,13 @@ class _Clock:
 def _timings(path: Path, rounds: int) -> list[dict[str, float]]:
     """Timings that were kept; a run whose timings are lost goes on without them."""
     try:
-        with np.load(path) as file:
-            columns = {name: file[name][:rounds] for name in file.files}
-    except (OSError, ValueError, KeyError):
+        with open(path, "rb") as file, np.load(file) as archive:
+            columns = {name: archive[name][:rounds] for name in archive.files}
+    except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
         columns = {}
-    phases = list(columns) or ["evaluate", "exact", "draw", "train", "update"]
-    empty = np.full(rounds, math.nan)
-    rows = [columns.get(name, empty) for name in phases]
-    return [dict(zip(phases, row, strict=True)) for row in zip(*rows, strict=True)]
+    phases = ["evaluate", "exact", "draw", "train", "update"]
+    whole = np.full((len(phases), rounds), math.nan)
+    for row, name in zip(whole, phases, strict=True):
+        kept = columns.get(name, row[:0])
+        row[: len(kept)] = kept
+    return [dict(zip(phases, laps, strict=True)) for laps in whole.T.tolist()]

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from kvib.cohort import FloatArray
 from kvib.sim.data import Array, ClientData
+from kvib.sim.data import finite as _finite
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class Task:
     def __post_init__(self) -> None:
         if len(self.weights) == 0:
             object.__setattr__(self, "weights", self.train.sizes.astype(np.float64))
+        if len(self.weights) != len(self.train):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.train)} clients")
+        if isinstance(self.model, SoftmaxRegression):
+            self._check_softmax(self.model)
+        x, y = self.test
+        if len(x) != len(y) or len(x) == 0:
+            raise ValueError(f"the test data have {len(x)} inputs and {len(y)} targets")
+        if not (_finite(x) and _finite(y)):
+            raise ValueError("there is a NaN or infinity in the test data; clean it first")
         if self.classes is None:
             return
         for name, y in (("training", self.train.y), ("test", self.test[1])):
@@ -53,6 +65,26 @@ class Task:
                     f"label {y[bad[0]]} of {where} in the {name} data is not between 0 and "
                     f"{self.classes - 1}; give the right number of classes"
                 )
+
+    def _check_softmax(self, model: "SoftmaxRegression") -> None:
+        if self.classes not in (None, model.classes):
+            raise ValueError(f"{self.classes} classes, but a model of {model.classes}")
+        object.__setattr__(self, "classes", model.classes)
+        for name, x in (("training", self.train.x), ("test", self.test[0])):
+            if np.shape(x)[1:] != (model.features,):
+                raise ValueError(
+                    f"{name} inputs have shape {np.shape(x)[1:]}, the model takes {model.features} "
+                    "features"
+                )
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A number that other data would not have."""
+        parts = (self.train.x, self.train.y, self.train.sizes, *self.test)
+        check = 0
+        for part in parts:
+            check = crc32(np.ascontiguousarray(part).view(np.uint8).data, check)
+        return check
 
     def __len__(self) -> int:
         """How many clients there are."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from kvib.cohort import IntArray
@@ -54,12 +55,22 @@ class BatchedTrainer:
                 "batch normalisation does; clients train one after another. GroupNorm or LayerNorm "
                 "can be batched"
             )
+        if any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.flat.module.modules()):
+            return "the module draws random numbers (dropout); clients train one after another"
+        # Two clients with the same first sample, and another one behind the mask.
+        probe = torch.tensor([[0, 0], [0, len(self.x) - 1]], device=self.device)
+        mask = torch.tensor([[1.0, 0.0], [1.0, 0.0]], device=self.device)
+        self.flat.module.train()
         try:
-            probe = torch.zeros(2, 1, dtype=torch.long, device=self.device)
-            self._gradients(self._anchor.repeat(2, 1), probe, torch.ones(2, 1, device=self.device))
+            alike = self._gradients(self._anchor.repeat(2, 1), probe, mask)
         except (RuntimeError, ValueError) as error:
             why = str(error).splitlines()[0]
             return f"torch.func.vmap cannot take the module or its loss ({why})"
+        if not torch.allclose(alike[0], alike[1], rtol=1e-3, atol=1e-6):
+            return (
+                "what the module does with a sample depends on the others of its batch (batch "
+                "normalisation), so batches cannot be padded; clients train one after another"
+            )
         return ""
 
     def _gradients(
@@ -73,16 +84,19 @@ class BatchedTrainer:
             losses = self.loss(outputs, self.y[at])
             return (losses * weight).sum() / weight.sum().clamp(min=1)
 
-        gradients: torch.Tensor = vmap(grad(loss_of), randomness="different")(rows, index, mask)
-        return gradients
+        try:
+            gradients: torch.Tensor = vmap(grad(loss_of), randomness="different")(rows, index, mask)
+            return gradients
+        finally:
+            self.flat.put_back()
 
     def _step(self, rows: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
         """One step of the clients in these rows; those whose mask is 0 stay."""
-        gradient = self._gradients(rows, index, mask)
+        gradient = self._gradients(rows, index, mask) * self.flat.moves
         rate, prox = self.local.learning_rate, self.local.prox
         if prox:
             active = mask.amax(dim=1, keepdim=True)
-            gradient = gradient + prox * active * (rows - self._anchor)
+            gradient = gradient + prox * active * self.flat.moves * (rows - self._anchor)
         rows.sub_(gradient, alpha=rate)
 
     def _recorded(self, clients: int, width: int) -> _Step:
@@ -114,6 +128,7 @@ class BatchedTrainer:
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i of every client, [m, d]."""
         out = torch.empty(len(batches.steps), len(model), device=self.device)
+        self.flat.module.train()
         groups = _groups(batches, self.local.batch_size)
         self._reserve(max(_rounded(len(members)) for members, _ in groups))
         self._anchor.copy_(model)

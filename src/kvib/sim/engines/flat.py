@@ -1,5 +1,7 @@
 """A torch module whose parameters and float buffers are one vector."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,31 +17,64 @@ class FlatModule:
         named = dict(self.module.named_parameters())
         buffers = {n: b for n, b in self.module.named_buffers() if b.is_floating_point()}
         self.names, self.buffer_names = list(named), list(buffers)
+        self._places = [
+            (owner, name, p)
+            for owner in self.module.modules()
+            for name, p in owner._parameters.items()
+        ]
         tensors = [*named.values(), *buffers.values()]
         self.shapes = [t.shape for t in tensors]
         self.vector = torch.cat([t.detach().reshape(-1).float() for t in tensors])
         for tensor, view in zip(tensors, self.split(self.vector), strict=True):
             tensor.data = view
         self.parameters = list(named.values())
-        self.trainable = sum(p.numel() for p in self.parameters)
+        moves = [torch.full((t.numel(),), float(t.requires_grad)) for t in tensors]
+        self.moves = torch.cat(moves).to(device)
+        """1 where local training changes the vector, 0 for frozen parameters, [d]."""
+        counters = [b for b in self.module.buffers() if not b.is_floating_point()]
+        self._counters = [(b, b.detach().clone()) for b in counters]
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of one vector, or of each row of a matrix [m, d], in the shapes of the module."""
         parts = torch.split(vector, [shape.numel() for shape in self.shapes], dim=-1)
         lead = vector.shape[:-1]
-        return [p.view(*lead, *shape) for p, shape in zip(parts, self.shapes, strict=True)]
+        return [p.reshape((*lead, *shape)) for p, shape in zip(parts, self.shapes, strict=True)]
+
+    def put_back(self) -> None:
+        """Undo `functional_call`, which leaves a parameter that two modules share replaced."""
+        for owner, name, parameter in self._places:
+            owner._parameters[name] = parameter
+
+    def restore(self, model: torch.Tensor) -> None:
+        """Load a model; counters start again, so that nothing leaks from client to client."""
+        self.vector.copy_(model)
+        for buffer, value in self._counters:
+            buffer.copy_(value)
 
 
 def prepared(x: torch.Tensor) -> torch.Tensor:
     """Inputs as a module wants them: images in 0 … 255 become 0 … 1 with one channel."""
-    if x.dtype == torch.uint8:
-        x = x.float() / 255
+    if x.dtype != torch.uint8:
+        return x
+    x = x.float() / 255
     return x.unsqueeze(1) if x.ndim == 3 else x
 
 
 def on_device(array: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
-    """An array of samples on a device; targets become the integers torch wants."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if tensor.dtype in (torch.float64, torch.float16):
-        tensor = tensor.float()
-    return tensor.to(device)
+    """An array of samples on a device, in the types torch wants; bytes stay bytes."""
+    kind = array.dtype.kind
+    if kind == "f":
+        array = array.astype(np.float32)
+    elif kind in "iu" and array.dtype != np.uint8:
+        array = array.astype(np.int64)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device)
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch's generators at this seed, given back afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        yield

@@ -2,9 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,82 +18,6 @@ LANES = 16  # rows are padded to a multiple of this many floats, so that loops o
 Floats = NDArray[np.float32]
 
 
-@cache
-def _kernels() -> Any:
-    """Models are [classes, width]: every inner loop runs along a row, where vectors are wide."""
-    import numba
-
-    fast = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
-
-    @fast
-    def softmax(row: Any, model: Any, label: int, z: Any) -> float:
-        """z ← probabilities of the classes; returns the loss."""
-        classes, width = model.shape
-        top = np.float32(-np.inf)
-        for k in range(classes):
-            dot = np.float32(0.0)
-            for j in range(width):
-                dot += row[j] * model[k, j]
-            z[k] = dot
-            top = max(top, dot)
-        chosen, total = z[label] - top, np.float32(0.0)
-        for k in range(classes):
-            z[k] = np.exp(z[k] - top)
-            total += z[k]
-        for k in range(classes):
-            z[k] /= total
-        return float(np.log(total) - chosen)
-
-    @fast
-    def train(
-        x: Any,
-        y: Any,
-        index: Any,
-        starts: Any,
-        lengths: Any,
-        first: Any,
-        clients: Any,
-        model: Any,
-        rate: Any,
-        prox: Any,
-        out: Any,
-    ) -> None:
-        classes, width = model.shape
-        own, gradient = np.empty_like(model), np.empty_like(model)
-        z = np.empty(classes, np.float32)
-        for c in clients:
-            own[:] = model
-            for s in range(first[c], first[c + 1]):
-                gradient[:] = np.float32(0.0)
-                for t in range(starts[s], starts[s] + lengths[s]):
-                    row = x[index[t]]
-                    softmax(row, own, y[index[t]], z)
-                    z[y[index[t]]] -= np.float32(1.0)
-                    for k in range(classes):
-                        error = z[k]
-                        for j in range(width):
-                            gradient[k, j] += error * row[j]
-                step = rate / np.float32(lengths[s])
-                for k in range(classes):
-                    for j in range(width):
-                        pull = prox * (own[k, j] - model[k, j])
-                        own[k, j] -= step * gradient[k, j] + rate * pull
-            for k in range(classes):
-                for j in range(width):
-                    out[c, k, j] = model[k, j] - own[k, j]
-
-    @fast
-    def evaluate(x: Any, y: Any, low: int, high: int, model: Any) -> Any:
-        z = np.empty(len(model), np.float32)
-        loss, right = 0.0, 0
-        for i in range(low, high):
-            loss += softmax(x[i], model, y[i], z)
-            right += np.argmax(z) == y[i]
-        return loss, right
-
-    return train, evaluate
-
-
 class LinearEngine:
     """Softmax regression in float32; clients are shared out over threads, longest first."""
 
@@ -103,11 +25,12 @@ class LinearEngine:
         if not isinstance(task.model, SoftmaxRegression):
             raise ValueError(f"the linear engine trains SoftmaxRegression, not {task.model}")
         try:
-            import numba  # noqa: F401
+            from kvib.sim.engines import linear_kernels
         except ImportError as error:
             raise ValueError(
                 "the linear engine is compiled by numba; install it, or use the torch engine"
             ) from error
+        self._kernels = linear_kernels
         self.task, self.local = task, local
         self.features, self.classes = task.model.features, task.model.classes
         self.width = -(-(self.features + 1) // LANES) * LANES
@@ -138,7 +61,6 @@ class LinearEngine:
 
     def updates(self, model: Floats, batches: Batches) -> Floats:
         """All clients in one go."""
-        train, _ = _kernels()
         x, y = self._splits["train"]
         steps = batches.steps
         out = np.empty((len(steps), self.classes, self.width), np.float32)
@@ -146,7 +68,7 @@ class LinearEngine:
         wide = self._padded(model)
 
         def work(clients: IntArray) -> None:
-            train(x, y, *batches, clients, wide, rate, prox, out)
+            self._kernels.train(x, y, *batches[:4], clients, wide, rate, prox, out)
 
         shares = self._shares(steps)
         waiting = [self._pool.submit(work, share) for share in shares[1:]]
@@ -183,7 +105,7 @@ class LinearEngine:
 
     def evaluate(self, model: Floats, split: str) -> Evaluation:
         """Halves of the data on each thread."""
-        _, kernel = _kernels()
+        kernel = self._kernels.evaluate
         x, y = self._splits[split]
         wide = self._padded(model)
         cuts = np.linspace(0, len(x), self.threads + 1).astype(int)

@@ -1,6 +1,7 @@
 """Any torch module with any torch loss: one client after another, or all at once on a GPU."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 from kvib.cohort import FloatArray
 from kvib.sim.engines.batched import BatchedTrainer
 from kvib.sim.engines.engine import Evaluation
-from kvib.sim.engines.flat import FlatModule, on_device, prepared
+from kvib.sim.engines.flat import FlatModule, on_device, prepared, seeded
 from kvib.sim.local import Batches, LocalSGD
 from kvib.sim.models import make
 from kvib.sim.task import Task
@@ -86,24 +87,28 @@ class TorchEngine:
     def _one_after_another(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         flat, rate, prox = self.flat, self.local.learning_rate, self.local.prox
         flat.module.train()
-        own: list[torch.Tensor] = list(flat.parameters)
+        own: list[torch.Tensor] = [p for p in flat.parameters if p.requires_grad]
         index = torch.from_numpy(batches.samples).to(self.device)
-        anchor = flat.split(model)[: len(flat.parameters)]
+        starts = flat.split(model)[: len(flat.parameters)]
+        anchor = [a for a, p in zip(starts, flat.parameters, strict=True) if p.requires_grad]
         out = torch.empty(len(batches.steps), len(model), device=self.device)
         for c in range(len(out)):
-            flat.vector.copy_(model)
-            for s in range(batches.first[c], batches.first[c + 1]):
-                at = index[batches.starts[s] : batches.starts[s] + batches.lengths[s]]
-                x = prepared(self.x[at])
-                if self.images and self.device.type == "cpu":
-                    x = x.contiguous(memory_format=torch.channels_last)
-                loss = self.loss(flat.module(x), self.y[at]).mean()
-                gradients = list(torch.autograd.grad(loss, own))
-                with torch.no_grad():
-                    if prox:
-                        for g, here, start in zip(gradients, own, anchor, strict=True):
-                            g.add_(here - start, alpha=prox)
-                    torch._foreach_add_(own, gradients, alpha=-rate)
+            flat.restore(model)
+            with seeded(int(batches.seeds[c]), self.device):
+                for s in range(batches.first[c], batches.first[c + 1]):
+                    at = index[batches.starts[s] : batches.starts[s] + batches.lengths[s]]
+                    x = prepared(self.x[at])
+                    if self.images and self.device.type == "cpu":
+                        x = x.contiguous(memory_format=torch.channels_last)
+                    loss = self.loss(flat.module(x), self.y[at]).mean()
+                    found = torch.autograd.grad(loss, own, allow_unused=True)
+                    with torch.no_grad():
+                        if prox:
+                            for here, start in zip(own, anchor, strict=True):
+                                here.sub_(here - start, alpha=rate * prox)
+                        pairs = [(p, g) for p, g in zip(own, found, strict=True) if g is not None]
+                        moved, gradients = (list(part) for part in zip(*pairs, strict=True))
+                        torch._foreach_add_(moved, gradients, alpha=-rate)
             torch.sub(model, flat.vector, out=out[c])
         return out
 
@@ -116,7 +121,9 @@ class TorchEngine:
         convolutions.benchmark = self._batched is not None  # shapes repeat: look for the fastest
         bf16 = self.precision == "bf16"
         try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            with torch.autocast(
+                self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False
+            ):
                 yield
         finally:
             products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before
@@ -137,7 +144,7 @@ class TorchEngine:
     def evaluate(self, model: torch.Tensor, split: str) -> Evaluation:
         """In batches that fit everywhere."""
         x, y = self.test if split == "test" else (self.x, self.y)
-        self.flat.vector.copy_(model)
+        self.flat.restore(model)
         self.flat.module.eval()
         loss, right = 0.0, 0.0
         for low in range(0, len(x), 2048):
@@ -147,7 +154,8 @@ class TorchEngine:
             loss += float(self.loss(outputs.float(), targets).double().sum())
             if self.task.classes is not None:
                 right += float((outputs.argmax(-1) == targets).double().sum())
-        return Evaluation(loss / len(x), right / len(x))
+        accuracy = right / len(x) if self.task.classes is not None else math.nan
+        return Evaluation(loss / len(x), accuracy)
 
     def to_numpy(self, vector: torch.Tensor) -> Any:
         """To the host."""
