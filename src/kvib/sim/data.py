@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class ClientData:
                     f"client {self.owner(bad)} has a NaN or infinity in its data; clean it first"
                 )
 
-    @property
+    @cached_property
     def starts(self) -> IntArray:
         """Where each client's samples begin, [N]."""
         return np.cumsum(self.sizes) - self.sizes
