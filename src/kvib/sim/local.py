@@ -76,7 +76,9 @@ def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int
     # One entry per (client, pass), clients one after another.
     client = np.repeat(np.arange(len(ids)), passes)
     number = np.arange(len(client)) - np.repeat(np.cumsum(passes) - passes, passes)
-    index = _shuffled(data.starts[ids], sizes, client, number, seed, round, ids)
+    salt = _hash(np.array([seed], np.uint64), np.array([round], np.uint64))
+    keys = _hash(salt, ids.astype(np.uint64))  # one per client
+    index = _shuffled(data.starts[ids], sizes, client, number, keys)
 
     batches = np.repeat(sizes[client], per_epoch[client])  # samples of the pass, per batch
     within = np.arange(len(batches)) - np.repeat(
@@ -89,9 +91,7 @@ def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int
         keep = np.arange(len(lengths)) - np.repeat(first[:-1], np.diff(first)) < local.steps
         starts, lengths = starts[keep], lengths[keep]
         first = np.arange(len(ids) + 1) * local.steps
-    salt = _hash(np.uint64(seed), np.uint64(round))
-    seeds = (_hash(np.full(1, salt), ids.astype(np.uint64)) >> np.uint64(1)).astype(np.int64)
-    return Batches(index, starts, lengths, first, seeds)
+    return Batches(index, starts, lengths, first, (keys >> np.uint64(1)).astype(np.int64))
 
 
 def _shuffled(
@@ -99,16 +99,13 @@ def _shuffled(
     sizes: IntArray,
     client: IntArray,
     number: IntArray,
-    seed: int,
-    round: int,
-    ids: IntArray,
+    keys: "NDArray[np.uint64]",
 ) -> IntArray:
     """A random order of the samples of each (client, pass), all in one sort of hashed keys."""
     length = sizes[client]
     segment = np.repeat(np.arange(len(client)), length)
     offset = np.arange(len(segment)) - np.repeat(np.cumsum(length) - length, length)
-    salt = _hash(np.uint64(seed), np.uint64(round))
-    own = _hash(_hash(np.full(1, salt), ids[client].astype(np.uint64)), number.astype(np.uint64))
+    own = _hash(keys[client], number.astype(np.uint64))
     bits = max(len(client).bit_length(), 1)
     key = _hash(own[segment], offset.astype(np.uint64)) >> np.uint64(bits)
     key |= segment.astype(np.uint64) << np.uint64(64 - bits)
@@ -117,14 +114,9 @@ def _shuffled(
     return begin[client][segment] + offset[order]
 
 
-def _hash(
-    a: NDArray[np.uint64] | np.uint64, b: NDArray[np.uint64] | np.uint64
-) -> "NDArray[np.uint64]":
-    """Mix two words into one (splitmix64)."""
-    with np.errstate(over="ignore"):
-        z = np.asarray(a, dtype=np.uint64) + (
-            np.asarray(b, dtype=np.uint64) + np.uint64(1)
-        ) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(z ^ (z >> np.uint64(31)))
+def _hash(a: "NDArray[np.uint64]", b: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
+    """Mix two words into one (splitmix64). Arrays, whose overflow is silent, not numbers."""
+    z = a + (b + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

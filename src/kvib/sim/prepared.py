@@ -57,6 +57,8 @@ def _describe(task: Task) -> dict[str, Any]:
 def read(path: str | os.PathLike[str]) -> Task:
     """The task that was prepared."""
     about, arrays = storage.read(path, "task")
+    if not {"name", "classes", "model"} <= set(about):
+        raise ValueError(f"{path} is not a whole kvib task file; prepare it again")
     train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
     test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
     model = about["model"]
