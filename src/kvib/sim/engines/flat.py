@@ -1,7 +1,7 @@
 """A torch module whose parameters and float buffers are one vector."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,15 @@ from torch import nn
 
 
 class FlatModule:
-    """Views into one vector, so that loading a model and taking an update are single copies."""
+    """Views into one vector, so that loading a model and taking an update are single copies.
+
+    On a CPU the weights of convolutions lie channels last in it, which is how they are fastest;
+    `standard` and `internal` translate from and to the order of torch.
+    """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
+        self._channels_last = device.type == "cpu"
         named = dict(self.module.named_parameters())
         buffers = {n: b for n, b in self.module.named_buffers() if b.is_floating_point()}
         self.names, self.buffer_names = list(named), list(buffers)
@@ -24,7 +29,7 @@ class FlatModule:
         ]
         tensors = [*named.values(), *buffers.values()]
         self.shapes = [t.shape for t in tensors]
-        self.vector = torch.cat([t.detach().reshape(-1).float() for t in tensors])
+        self.vector = self.join([t.detach().float() for t in tensors])
         for tensor, view in zip(tensors, self.split(self.vector), strict=True):
             tensor.data = view
         self.parameters = list(named.values())
@@ -37,8 +42,31 @@ class FlatModule:
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of one vector, or of each row of a matrix [m, d], in the shapes of the module."""
         parts = torch.split(vector, [shape.numel() for shape in self.shapes], dim=-1)
+        lead, views = vector.shape[:-1], []
+        for part, shape in zip(parts, self.shapes, strict=True):
+            if self._channels_last and len(shape) == 4:
+                out, channels, height, width = shape
+                wide = part.reshape((*lead, out, height, width, channels))
+                views.append(wide.movedim(-1, -3))
+            else:
+                views.append(part.reshape((*lead, *shape)))
+        return views
+
+    def join(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """One vector of tensors in the shapes of the module: the inverse of `split`."""
+        last = self._channels_last
+        parts = [t.movedim(-3, -1) if last and t.ndim == 4 else t for t in tensors]
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def standard(self, vector: torch.Tensor) -> torch.Tensor:
+        """The same vector, or matrix of rows, with every tensor in torch's own order."""
         lead = vector.shape[:-1]
-        return [p.reshape((*lead, *shape)) for p, shape in zip(parts, self.shapes, strict=True)]
+        return torch.cat([part.reshape((*lead, -1)) for part in self.split(vector)], dim=-1)
+
+    def internal(self, vector: torch.Tensor) -> torch.Tensor:
+        """The inverse of `standard`."""
+        parts = torch.split(vector, [shape.numel() for shape in self.shapes])
+        return self.join([p.reshape(shape) for p, shape in zip(parts, self.shapes, strict=True)])
 
     def put_back(self) -> None:
         """Undo `functional_call`, which leaves a parameter that two modules share replaced."""

@@ -37,6 +37,6 @@ class ReferenceEngine(TorchEngine):
                     total = loss + self.local.prox / 2 * pull
                     total.backward()  # type: ignore[no-untyped-call]
                     optimiser.step()
-            trained = [t.detach().reshape(-1) for t in (*parameters, *floats)]
-            rows.append(model - torch.cat(trained))
+            trained = [t.detach() for t in (*parameters, *floats)]
+            rows.append(model - self.flat.join(trained))
         return torch.stack(rows)

@@ -75,7 +75,10 @@ class TorchEngine:
 
     def initial(self, seed: int) -> torch.Tensor:
         """A fresh model, the same on every device."""
-        return FlatModule(make(self.task, seed), torch.device("cpu")).vector.to(self.device)
+        module = make(self.task, seed)
+        floats = [b for b in module.buffers() if b.is_floating_point()]
+        tensors = [t.detach().float().to(self.device) for t in (*module.parameters(), *floats)]
+        return self.flat.join(tensors)
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i, [m, d]."""
@@ -158,9 +161,11 @@ class TorchEngine:
         return Evaluation(loss / len(x), accuracy)
 
     def to_numpy(self, vector: torch.Tensor) -> Any:
-        """To the host."""
-        return vector.cpu().numpy()
+        """To the host, in torch's own order, so that a run can move between devices."""
+        return self.flat.standard(vector).cpu().numpy()
 
     def from_numpy(self, array: Any) -> torch.Tensor:
         """To the device."""
-        return torch.from_numpy(np.array(array, dtype=np.float32)).to(self.device)
+        return self.flat.internal(
+            torch.from_numpy(np.array(array, dtype=np.float32)).to(self.device)
+        )
