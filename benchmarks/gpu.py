@@ -70,6 +70,16 @@ def all_norms(engine: TorchEngine, trainer: Any, model: Any, local: LocalSGD, N:
     return np.concatenate(norms)
 
 
+def markdown(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Without the libraries that a GPU machine may not have."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    shown = lambda v: f"{v:.3g}" if isinstance(v, float) else str(v)  # noqa: E731
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines += ["| " + " | ".join(shown(row.get(n, "–")) for n in names) + " |" for row in rows]
+    head = ", ".join(f"{name} {value}" for name, value in about.items())
+    return f"{head}.\n\n" + "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task")
@@ -141,7 +151,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "gpu.json"
     path.write_text(json.dumps({"environment": about, "results": rows}, indent=1) + "\n")
-    print(f"written to {path}")
+    path.with_suffix(".md").write_text(markdown(about, rows))
+    print(f"written to {path} and .md")
 
 
 if __name__ == "__main__":

@@ -13,3 +13,20 @@ def test_speed_in_the_readme():
     assert f"at most {max(row['waterfill / sort'] for row in sort):.1f} times `np.sort`" in readme
     assert f"was {authors[0]['times faster']:,.0f} times faster" in readme
     assert f"took {rounds[-1]['round ms']:.0f} ms for a million clients" in readme
+
+
+def test_simulators_in_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    peers = json.loads((ROOT / "benchmarks/results/peers.json").read_text())["results"]
+    ratios = [
+        r["kvib / fastest peer"]
+        for rows in peers.values()
+        for r in rows
+        if "kvib / fastest peer" in r
+    ]
+    synthetic, cnn = ratios
+    assert f"{synthetic:.1f} times the fastest peer on Synthetic, {cnn:.2f} times on the" in readme
+    gpu = json.loads((ROOT / "benchmarks/results/gpu.json").read_text())["results"]
+    faster = {row["engine"]: row["plain loop / this, round s"] for row in gpu}
+    bf16, tf32 = faster["kvib, batched, bf16"], faster["kvib, batched, tf32"]
+    assert f"{bf16:.1f} times faster than one after another in bf16, {tf32:.1f} in tf32" in readme
