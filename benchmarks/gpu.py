@@ -73,7 +73,10 @@ def all_norms(engine: TorchEngine, trainer: Any, model: Any, local: LocalSGD, N:
 def markdown(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """Without the libraries that a GPU machine may not have."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    shown = lambda v: f"{v:.3g}" if isinstance(v, float) else str(v)  # noqa: E731
+
+    def shown(value: Any) -> str:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     lines += ["| " + " | ".join(shown(row.get(n, "–")) for n in names) + " |" for row in rows]
     head = ", ".join(f"{name} {value}" for name, value in about.items())
