@@ -92,11 +92,13 @@ class BatchedTrainer:
 
     def _step(self, rows: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
         """One step of the clients in these rows; those whose mask is 0 stay."""
-        gradient = self._gradients(rows, index, mask) * self.flat.moves
+        gradient = self._gradients(rows, index, mask)
         rate, prox = self.local.learning_rate, self.local.prox
         if prox:
             active = mask.amax(dim=1, keepdim=True)
-            gradient = gradient + prox * active * self.flat.moves * (rows - self._anchor)
+            gradient = gradient + prox * active * (rows - self._anchor)
+        if self.flat.frozen:
+            gradient = gradient * self.flat.moves
         rows.sub_(gradient, alpha=rate)
 
     def _recorded(self, clients: int, width: int) -> _Step:

@@ -36,6 +36,7 @@ class FlatModule:
         moves = [torch.full((t.numel(),), float(t.requires_grad)) for t in tensors]
         self.moves = torch.cat(moves).to(device)
         """1 where local training changes the vector, 0 for frozen parameters, [d]."""
+        self.frozen = not all(p.requires_grad for p in self.parameters)
         counters = [b for b in self.module.buffers() if not b.is_floating_point()]
         self._counters = [(b, b.detach().clone()) for b in counters]
 
