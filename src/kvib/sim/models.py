@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kvib.sim.engines.flat import seeded
 from kvib.sim.task import SoftmaxRegression, Task
 
 
@@ -33,8 +34,7 @@ class FemnistCNN(nn.Module):
 def make(task: Task, seed: int) -> nn.Module:
     """A fresh module of a task, its random start decided by the seed alone."""
     model: Any = task.model
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed, torch.device("cpu")):
         if isinstance(model, SoftmaxRegression):
             linear = nn.Linear(model.features, model.classes)
             nn.init.zeros_(linear.weight)

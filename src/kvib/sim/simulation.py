@@ -14,6 +14,7 @@ import numpy as np
 from kvib import metrics, storage
 from kvib.cohort import Cohort, FloatArray
 from kvib.estimators import Coefficients, deviation, unbiased
+from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.sim import records
 from kvib.sim.engines.engine import Engine, Vector
@@ -191,7 +192,7 @@ class Simulation:
         known = not self._needs_gram() or everybody.gram is not None
         variance = metrics.Measurement(math.nan, math.nan)
         if known:
-            rng = np.random.Generator(np.random.PCG64([self.seed, len(self.records)]))
+            rng = generator(self.seed, len(self.records), "exact variance")
             variance = metrics.variance(
                 p,
                 pi,

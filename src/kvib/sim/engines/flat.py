@@ -101,7 +101,7 @@ def on_device(array: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's generators at this seed, given back afterwards."""
+    """torch's own generators at this seed, given back as they were: modules draw from no others."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
