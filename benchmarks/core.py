@@ -4,24 +4,17 @@ make bench        # writes benchmarks/results/core.json and core.md
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import kvib
-
-Row = dict[str, Any]
+import tables
+from tables import Row
 
 
 def seconds(function: Callable[[], object], repeat: int = 9) -> float:
@@ -155,50 +148,11 @@ SECTIONS = {
 }
 
 
-def shown(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def markdown(title: str, rows: list[Row]) -> str:
-    names = list(rows[0])
-    lines = [f"### {title}", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    lines += ["| " + " | ".join(shown(row[name]) for name in names) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def environment() -> Row:
-    return {
-        "command": "make bench",
-        "kvib": kvib.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": numba.__version__,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    out: Path = parser.parse_args().out
-    console = Console(width=120)
     results = {title: measure() for title, measure in SECTIONS.items()}
-    for title, rows in results.items():
-        table = Table(title=title, title_justify="left")
-        for name in rows[0]:
-            table.add_column(name, justify="right")
-        for row in rows:
-            table.add_row(*map(shown, row.values()))
-        console.print(table)
-    about = environment()
-    out.mkdir(parents=True, exist_ok=True)
-    whole = {"environment": about, "results": results}
-    (out / "core.json").write_text(json.dumps(whole, indent=1) + "\n")
-    head = ", ".join(f"{name} {value}" for name, value in about.items())
-    tables = "\n".join(markdown(title, rows) for title, rows in results.items())
-    (out / "core.md").write_text(f"{head}. Best of several runs each.\n\n{tables}")
-    console.print(f"written to {out}/core.json and core.md")
+    tables.publish(parser.parse_args().out / "core", tables.environment(), results)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ run or agree on the final loss stands in the table with the reason, and is not c
 import argparse
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -23,11 +22,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from core import Row, environment, markdown, shown
 from kvib.sim import ClientData, LocalSGD, femnist, synthetic
 from kvib.sim.local import plan
+from tables import Row, environment, publish
 
 WORKERS = Path(__file__).parent / "peers"
 TORCH = ("torch==2.13.0", "numpy")
@@ -254,12 +252,22 @@ def measure(peer: Peer, work: Path, environments: Path, repeat: int) -> Row:
     return best
 
 
-def gemm_rate() -> float:
+@dataclass(frozen=True)
+class Rates:
     """Of float32 matrix products here, flop/s."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "rate"
-        call([sys.executable, str(WORKERS / "gemm.py"), str(result)], variables(folder), LIMIT)
-        return float(result.read_text())
+
+    square: float
+    layers: float
+
+    @classmethod
+    def measured(cls) -> "Rates":
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder) / "rates"
+            call([sys.executable, str(WORKERS / "gemm.py"), str(result)], variables(folder), LIMIT)
+            return cls(**json.loads(result.read_text()))
+
+    def best(self, other: "Rates") -> "Rates":
+        return Rates(max(self.square, other.square), max(self.layers, other.layers))
 
 
 # The table
@@ -267,7 +275,15 @@ def gemm_rate() -> float:
 
 def row(name: str, result: Row, reference: Row, flop: float) -> Row:
     """One line; `result` is a worker's result, or holds the reason why there is none."""
-    columns = ("version", "rounds", "rounds/s", "× fastest peer", "GFLOP/s", "of GEMM rate")
+    columns = (
+        "version",
+        "rounds",
+        "rounds/s",
+        "× fastest peer",
+        "GFLOP/s",
+        "of GEMM rate",
+        "of layers' rate",
+    )
     blank = dict.fromkeys((*columns, "loss", "loss agrees"), "–")
     if "seconds" not in result:
         return {"peer": name, **blank, "note": result["reason"]}
@@ -310,7 +326,7 @@ def compare(
     return rows
 
 
-def ratio(title: str, rows: list[Row], rate: float | None) -> Row:
+def ratio(title: str, rows: list[Row], rates: Rates | None) -> Row:
     """kvib against the fastest peer that did the same work; fills in the ratios of all rows."""
     valid = [r for r in rows if isinstance(r["rounds/s"], float) and "NO" not in r["loss agrees"]]
     peers = [r for r in valid if r["peer"] != KVIB.name]
@@ -318,8 +334,9 @@ def ratio(title: str, rows: list[Row], rate: float | None) -> Row:
     for r in valid:
         if best is not None:
             r["× fastest peer"] = r["rounds/s"] / best["rounds/s"]
-        if rate is not None and isinstance(r["GFLOP/s"], float):
-            r["of GEMM rate"] = r["GFLOP/s"] * 1e9 / rate
+        if rates is not None and isinstance(r["GFLOP/s"], float):
+            r["of GEMM rate"] = r["GFLOP/s"] * 1e9 / rates.square
+            r["of layers' rate"] = r["GFLOP/s"] * 1e9 / rates.layers
     ours: Row = next((r for r in valid if r["peer"] == KVIB.name), {})
     return {
         "problem": title,
@@ -327,20 +344,9 @@ def ratio(title: str, rows: list[Row], rate: float | None) -> Row:
         "its rounds/s": "–" if best is None else best["rounds/s"],
         "kvib rounds/s": ours.get("rounds/s", "–"),
         "kvib / fastest peer": ours.get("× fastest peer", "–"),
-        "GEMM GFLOP/s": "–" if rate is None else rate / 1e9,
         "kvib / GEMM rate": ours.get("of GEMM rate", "–"),
+        "kvib / layers' rate": ours.get("of layers' rate", "–"),
     }
-
-
-def print_table(title: str, rows: list[Row], console: Console) -> None:
-    names = [n for n in rows[0] if any(r[n] != "–" for r in rows)]
-    table = Table(title=title, title_justify="left")
-    for name in names:
-        left = name in ("peer", "problem", "fastest peer", "note")
-        table.add_column(name, justify="left" if left else "right")
-    for line in rows:
-        table.add_row(*(shown(line[name]) for name in names))
-    console.print(table)
 
 
 def main() -> int:
@@ -357,7 +363,7 @@ def main() -> int:
     if load > BUSY:
         console.print(f"load average {load:.1f}: others use the cores, the ratios mean little")
     results: dict[str, list[Row]] = {}
-    ratios, rates = [], [gemm_rate()]
+    ratios, rates = [], Rates.measured()
     for name in options.problem or PROBLEMS:
         problem = PROBLEMS[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -367,26 +373,16 @@ def main() -> int:
                 rows = [row("all", {"reason": str(error)}, {}, 0)]
             else:
                 rows = compare(name, works, environments, options.repeat, console)
-        rates.append(gemm_rate())
-        ratios.append(ratio(problem.title, rows, max(rates) if problem.flop else None))
+        rates = rates.best(Rates.measured())
+        ratios.append(ratio(problem.title, rows, rates if problem.flop else None))
         results[problem.title] = rows
     results["kvib and the fastest peer"] = ratios
-    for title, rows in results.items():
-        print_table(title, rows, console)
-    command = shlex.join(["python", "benchmarks/peers.py", *sys.argv[1:]])
-    about = {**environment(), "command": command, "runs": options.repeat, **THREADS}
+    about = {**environment(), "runs": options.repeat, **THREADS}
     about["OMP_WAIT_POLICY"] = about["OMP_WAIT_POLICY"] or "default"
     about["load before"] = round(load, 2)
-    about["GEMM GFLOP/s"] = round(max(rates) / 1e9, 1)
-    console.print(f"float32 matrix products here: {about['GEMM GFLOP/s']} GFLOP/s")
-    out: Path = options.out
-    out.mkdir(parents=True, exist_ok=True)
-    whole = {"environment": about, "results": results}
-    (out / "peers.json").write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
-    head = ", ".join(f"{name} {value}" for name, value in about.items())
-    tables = "\n".join(markdown(title, rows) for title, rows in results.items())
-    (out / "peers.md").write_text(f"{head}.\n\n{tables}")
-    console.print(f"written to {out}/peers.json and peers.md")
+    about["GEMM GFLOP/s"] = round(rates.square / 1e9, 1)
+    about["GFLOP/s of the CNN's products at their own shapes"] = round(rates.layers / 1e9, 1)
+    publish(options.out / "peers", about, results)
     return int(any("NO" in r.get("loss agrees", "") for rows in results.values() for r in rows))
 
 

@@ -20,13 +20,9 @@ from kvib.sim import (
     prepared,
     synthetic,
 )
+from needs import needs_data
 
 LOCAL = LocalSGD(0.1, batch_size=4)
-
-needs_data = pytest.mark.skipif(
-    os.environ.get("KVIB_DATA") is None,
-    reason="KVIB_DATA does not name the folder of the FEMNIST files",
-)
 
 
 def by_hand(alpha, beta, seed, clients=100):

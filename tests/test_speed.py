@@ -1,20 +1,13 @@
 """What the benchmarks must show, as ratios measured in one run. Noise only slows one side down, so
 each ratio gets a few tries."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-pytestmark = pytest.mark.timing
+import core
+import simulator
+from needs import needs_data
 
-spec = importlib.util.spec_from_file_location(
-    "core", Path(__file__).parents[1] / "benchmarks" / "core.py"
-)
-assert spec is not None
-assert spec.loader is not None
-core = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(core)
+pytestmark = pytest.mark.timing
 
 
 def test_solver_is_within_eight_sorts():
@@ -32,3 +25,23 @@ def test_solver_is_a_thousand_times_faster_than_the_authors_loop():
 def test_authors_loop_is_the_one_of_the_notes():
     """[1, 3, 6], K = 2 gives a "probability" of 1.5."""
     assert core.solver_against_authors()[0]["their largest p"] == pytest.approx(1.5)
+
+
+def test_exact_metrics_in_every_round_of_a_run():
+    """T = 500 in under 30 s, in memory that does not grow."""
+    [row] = simulator.alone(simulator.exact_run, 500)
+    assert row["seconds"] < 30
+    assert row["growth after the first fifth"] < 0.02
+
+
+def test_training_does_not_cost_more_among_more_clients():
+    """A hundred times the clients: what is left is that their data are no longer in the cache."""
+    ratios = [simulator.alone(simulator.populations, (500, 50_000))[-1] for _ in range(3)]
+    assert min(row["train / smallest N"] for row in ratios) < 3
+
+
+@needs_data
+def test_femnist_loads_in_ten_seconds_and_one_and_a_half_gigabytes():
+    [row] = simulator.alone(simulator.loading)
+    assert row["s"] < 10
+    assert row["MB"] < 1500

@@ -73,25 +73,28 @@ def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int
     passes = np.full(len(ids), local.epochs)
     if local.steps is not None:
         passes = -(-local.steps // per_epoch)
-    # One entry per (client, pass), clients one after another.
-    client = np.repeat(np.arange(len(ids)), passes)
-    number = np.arange(len(client)) - np.repeat(np.cumsum(passes) - passes, passes)
+    client, number = _within(passes)  # one entry per (client, pass), clients one after another
     salt = _hash(np.array([seed], np.uint64), np.array([round], np.uint64))
     keys = _hash(salt, ids.astype(np.uint64))  # one per client
     index = _shuffled(data.starts[ids], sizes, client, number, keys)
 
-    batches = np.repeat(sizes[client], per_epoch[client])  # samples of the pass, per batch
-    within = np.arange(len(batches)) - np.repeat(
-        np.cumsum(per_epoch[client]) - per_epoch[client], per_epoch[client]
-    )
-    lengths = np.minimum(B, batches - within * B)
+    segment, within = _within(per_epoch[client])  # one entry per batch
+    lengths = np.minimum(B, sizes[client][segment] - within * B)
     starts = np.cumsum(lengths) - lengths
     first = np.concatenate([[0], np.cumsum(per_epoch * passes)])
     if local.steps is not None:  # cut the last pass short
-        keep = np.arange(len(lengths)) - np.repeat(first[:-1], np.diff(first)) < local.steps
+        keep = _within(np.diff(first))[1] < local.steps
         starts, lengths = starts[keep], lengths[keep]
         first = np.arange(len(ids) + 1) * local.steps
     return Batches(index, starts, lengths, first, (keys >> np.uint64(1)).astype(np.int64))
+
+
+def _within(lengths: IntArray) -> tuple[IntArray, IntArray]:
+    """For segments of these lengths one after another: the segment of every entry, and its
+    position in it."""
+    ends = np.cumsum(lengths)
+    segment = np.repeat(np.arange(len(lengths)), lengths)
+    return segment, np.arange(len(segment)) - (ends - lengths)[segment]
 
 
 def _shuffled(
@@ -102,9 +105,7 @@ def _shuffled(
     keys: "NDArray[np.uint64]",
 ) -> IntArray:
     """A random order of the samples of each (client, pass), all in one sort of hashed keys."""
-    length = sizes[client]
-    segment = np.repeat(np.arange(len(client)), length)
-    offset = np.arange(len(segment)) - np.repeat(np.cumsum(length) - length, length)
+    segment, offset = _within(sizes[client])
     own = _hash(keys[client], number.astype(np.uint64))
     bits = max(len(client).bit_length(), 1)
     key = _hash(own[segment], offset.astype(np.uint64)) >> np.uint64(bits)

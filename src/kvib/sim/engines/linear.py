@@ -1,8 +1,6 @@
 """Softmax regression, compiled: all local SGD of a round in one call on all cores."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +12,7 @@ from kvib.sim.local import Batches, LocalSGD
 from kvib.sim.task import SoftmaxRegression, Task
 
 LANES = 16  # rows are padded to a multiple of this many floats, so that loops over them vectorise
+_TURN = Lock()  # not every threading layer of numba may be entered twice at once
 
 Floats = NDArray[np.float32]
 
@@ -34,9 +33,8 @@ class LinearEngine:
         self.task, self.local = task, local
         self.features, self.classes = task.model.features, task.model.classes
         self.width = -(-(self.features + 1) // LANES) * LANES
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or linear_kernels.cores()
         self.chunk = 1 << 20
-        self._pool = ThreadPoolExecutor(self.threads)
         given = {"train": (task.train.x, task.train.y), "test": task.test}
         self._splits = {n: (self._rows(x), np.asarray(y, np.int64)) for n, (x, y) in given.items()}
 
@@ -61,32 +59,33 @@ class LinearEngine:
 
     def updates(self, model: Floats, batches: Batches) -> Floats:
         """All clients in one go."""
-        x, y = self._splits["train"]
         steps = batches.steps
         out = np.empty((len(steps), self.classes, self.width), np.float32)
         rate, prox = np.float32(self.local.learning_rate), np.float32(self.local.prox)
-        wide = self._padded(model)
-
-        def work(clients: IntArray) -> None:
-            self._kernels.train(x, y, *batches[:4], clients, wide, rate, prox, out)
-
-        shares = self._shares(steps)
-        waiting = [self._pool.submit(work, share) for share in shares[1:]]
-        work(shares[0])
-        for job in waiting:
-            job.result()
+        clients, cuts = self._shares(steps)
+        given = (*self._splits["train"], *batches[:4], clients)
+        if self.threads == 1:
+            self._kernels.train(*given, self._padded(model), rate, prox, out)
+        else:
+            with _TURN:
+                self._kernels.train_shares(*given, cuts, self._padded(model), rate, prox, out)
         weights = out[:, :, : self.features].reshape(len(steps), -1)
         return np.concatenate([weights, out[:, :, self.features]], axis=1)
 
-    def _shares(self, steps: IntArray) -> list[IntArray]:
-        """Clients for each thread, longest first to whoever has least to do."""
-        load = np.zeros(self.threads)
-        shares: list[list[int]] = [[] for _ in range(self.threads)]
-        for c in np.argsort(-steps, kind="stable").tolist():
-            least = int(load.argmin())
+    def _shares(self, steps: IntArray) -> tuple[IntArray, IntArray]:
+        """Clients in the order of the threads that train them, and where each thread begins.
+
+        Longest first to whoever has least to do.
+        """
+        load = [0] * self.threads
+        shares: list[list[int]] = [[] for _ in load]
+        work = steps.tolist()
+        for c in sorted(range(len(work)), key=work.__getitem__, reverse=True):
+            least = load.index(min(load))
             shares[least].append(c)
-            load[least] += steps[c]
-        return [np.array(share, dtype=np.int64) for share in shares if share] or [steps[:0]]
+            load[least] += work[c]
+        clients = np.array([c for share in shares for c in share], dtype=np.int64)
+        return clients, np.cumsum([0, *map(len, shares)])
 
     def norms(self, updates: Floats) -> FloatArray:
         """Row by row, in double precision."""
@@ -104,13 +103,17 @@ class LinearEngine:
         return wide @ wide.T
 
     def evaluate(self, model: Floats, split: str) -> Evaluation:
-        """Halves of the data on each thread."""
-        kernel = self._kernels.evaluate
+        """An equal part of the data on each thread."""
         x, y = self._splits[split]
         wide = self._padded(model)
-        cuts = np.linspace(0, len(x), self.threads + 1).astype(int)
-        jobs = [self._pool.submit(kernel, x, y, low, high, wide) for low, high in pairwise(cuts)]
-        loss, right = np.sum([job.result() for job in jobs], axis=0)
+        cuts = np.linspace(0, len(x), self.threads + 1).astype(np.int64)
+        out = np.empty((self.threads, 2))
+        if self.threads == 1:
+            out[0] = self._kernels.evaluate(x, y, 0, len(x), wide)
+        else:
+            with _TURN:
+                self._kernels.evaluate_shares(x, y, cuts, wide, out)
+        loss, right = out.sum(axis=0)
         return Evaluation(float(loss) / len(x), float(right) / len(x))
 
     def to_numpy(self, vector: Floats) -> Floats:
