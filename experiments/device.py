@@ -1,0 +1,70 @@
+"""Play experiments on a machine that has nothing but NumPy and torch: no tables, no command line.
+
+    kvib prepare femnist-v3 --out out/tasks/femnist-v3.npz       # where the data are
+    python experiments/device.py experiments/femnist-v3.toml --runs out/runs --tasks out/tasks \\
+        --device cuda --processes 4 --stop-after 500                # where the GPU is
+    kvib run experiments/femnist-v3.toml --runs out/runs            # back: collects
+
+Run folders go on where they were, on this machine or on another.
+"""
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from kvib.lab.experiment import Run, read
+from kvib.lab.pool import play_all
+from kvib.lab.runs import Machine
+
+
+def main() -> None:
+    """Everything that is not finished yet."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--runs", type=Path, default=Path("out/runs"))
+    parser.add_argument("--tasks", type=Path, default=Path("out/tasks"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="per process")
+    parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    options = parser.parse_args()
+    machine = Machine(options.device, options.threads, options.tasks)
+    runs = [run for file in options.files for run in read(file, tuple(options.set)).runs()]
+    # One seed of everything before the next; samplers with seeds of their own cost most: last.
+    runs.sort(key=lambda run: (run.sampler.seeds is not None, run.seed))
+    begin, last = time.monotonic(), 0.0
+    done: dict[str, int] = {}
+
+    def report(run: Run, rounds: int) -> None:
+        nonlocal last
+        done[f"{run.experiment.name}/{run.name}"] = rounds
+        if time.monotonic() - last > 20:
+            last = time.monotonic()
+            print(
+                f"{last - begin:.0f} s: {sum(done.values())} rounds of {len(done)} runs", flush=True
+            )
+
+    ends = play_all(
+        runs,
+        options.runs,
+        machine,
+        processes=options.processes,
+        stop_after=options.stop_after,
+        report=report,
+    )
+    finished = sum(end.finished for end in ends)
+    print(f"{time.monotonic() - begin:.0f} s: {finished} of {len(runs)} runs are finished")
+    for run, end in zip(runs, ends, strict=True):
+        if end.diverged is not None:
+            print(f"{run.experiment.name}/{run.name}: {end.diverged}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Experiment files → runs → tables → figures → report."""

@@ -1,0 +1,228 @@
+"""One run of an experiment: a folder that says what it is, goes on where it was, and ends once."""
+
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kvib
+from kvib.lab.experiment import Experiment, Run
+from kvib.lab.tables import write_rounds
+from kvib.sim import (
+    DivergedError,
+    LinearEngine,
+    LocalSGD,
+    Simulation,
+    SoftmaxRegression,
+    Task,
+    prepared,
+)
+from kvib.sim.engines.engine import Engine
+
+FORMAT = 1
+"""Of run folders and result tables; another one is not read."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where runs are played.
+
+    Args:
+        device: of torch; None for the CPU.
+        threads: that one run may use; None for all.
+        tasks: a folder with prepared tasks, for a machine without the data.
+    """
+
+    device: str | None = None
+    threads: int | None = None
+    tasks: Path | None = None
+
+
+HERE = Machine()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a run came."""
+
+    rounds: int
+    finished: bool
+    diverged: str | None = None
+    """What the simulation said when training left the numbers."""
+    seconds: float = 0.0
+    """Of playing, over all starts."""
+
+
+def play(
+    run: Run,
+    out: Path,
+    machine: Machine = HERE,
+    *,
+    deadline: float = math.inf,
+    report: Callable[[int], None] = lambda _: None,
+) -> Outcome:
+    """Play a run to its end, or to the deadline; a finished one is not repeated.
+
+    Args:
+        run: which.
+        out: the folder of the experiment's runs.
+        machine: where.
+        deadline: of `time.monotonic`; then the run stops, to go on later.
+        report: told of the rounds done, now and then.
+    """
+    folder = out / run.name
+    done = outcome(folder, run)
+    if done is not None and done.finished:
+        return done
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "config.json", {"format": FORMAT, "label": run.sampler.label, **run.config()})
+    _write(folder / "environment.json", environment(machine))
+    simulation = _simulation(run, machine)
+    diverged = None
+    try:
+        left = deadline - time.monotonic()
+        for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
+            report(record.round + 1)
+    except DivergedError as error:
+        diverged = str(error)
+    rounds = len(simulation.records)
+    finished = diverged is not None or rounds >= run.experiment.rounds
+    seconds = float(np.nansum([list(laps.values()) for laps in simulation.seconds]))
+    if finished:
+        write_rounds(folder, simulation.records)
+    ended = Outcome(rounds, finished, diverged, seconds)
+    _write(folder / "outcome.json", vars(ended))
+    if finished:
+        (folder / "checkpoint.npz").unlink(missing_ok=True)
+    return ended
+
+
+def outcome(folder: Path, run: Run) -> Outcome | None:
+    """What a folder says of this run; None if it was not begun."""
+    if not (folder / "config.json").exists():
+        return None
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        ended = folder / "outcome.json"
+        said = Outcome(**json.loads(ended.read_text())) if ended.exists() else Outcome(0, False)
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{folder} is not a whole run folder ({error}); remove it") from error
+    if config.pop("format", None) != FORMAT:
+        raise ValueError(f"{folder} is of another version of kvib; give another --out")
+    config.pop("label", None)
+    differs = [key for key, value in run.config().items() if config.get(key) != value]
+    if differs:
+        raise ValueError(
+            f"{folder} is of another configuration ({', '.join(differs)} differ); give another "
+            "--out, or remove it"
+        )
+    return said
+
+
+def check(experiment: Experiment, machine: Machine = HERE) -> None:
+    """What only the task can tell: that it is here, and has enough clients."""
+    clients = len(make_task(experiment.task, machine.tasks))
+    for budget in experiment.budgets:
+        if not 0 < budget <= clients:
+            raise ValueError(
+                f"budgets: {budget:g} is not between 0 and the {clients} clients of "
+                f"{experiment.task}; change it"
+            )
+
+
+def environment(machine: Machine) -> dict[str, Any]:
+    """Versions, machine, commit."""
+    about: dict[str, Any] = {
+        "kvib": kvib.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "threads": machine.threads,
+        "device": machine.device or "cpu",
+    }
+    for package in ("numpy", "numba", "torch", "transformers"):
+        try:
+            about[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if about["device"].startswith("cuda"):
+        import torch
+
+        about["device"] = torch.cuda.get_device_name()
+    return about
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _simulation(run: Run, machine: Machine) -> Simulation:
+    experiment = run.experiment
+    task = make_task(experiment.task, machine.tasks)
+    policy, local = run.policy(), run.local
+    sampler = kvib.Sampler(policy, task.weights, run.budget, run.procedure, seed=run.seed)
+    kind = experiment.engine
+    if kind == "auto":
+        kind = "linear" if isinstance(task.model, SoftmaxRegression) else "torch"
+    return Simulation(
+        task,
+        ENGINES[kind](task, local, machine, experiment.precision),
+        sampler,
+        local,
+        run.server(),
+        coefficients=run.coefficients,
+        evaluate_every=experiment.evaluate_every,
+        train_loss_every=experiment.train_loss_every,
+        exact_every=experiment.exact_every,
+        seed=run.seed,
+    )
+
+
+@lru_cache(maxsize=2)
+def make_task(name: str, folder: Path | None) -> Task:
+    """A task by its name, from the folder of prepared ones if it is there."""
+    file = None if folder is None else folder / f"{name}.npz"
+    return prepared.make_task(str(file) if file is not None and file.exists() else name)
+
+
+@lru_cache(maxsize=2)
+def _linear(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
+    return LinearEngine(task, local, machine.threads)
+
+
+@lru_cache(maxsize=2)
+def _torch(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
+    import torch
+
+    from kvib.sim.engines.torch_engine import TorchEngine
+
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
+    return TorchEngine(task, local, machine.device or "cpu", precision)
+
+
+ENGINES: dict[str, Callable[[Task, LocalSGD, Machine, str], Engine]] = {
+    "linear": _linear,
+    "torch": _torch,
+}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    os.replace(temporary, path)
