@@ -92,6 +92,7 @@ class Experiment:
         evaluate_every: rounds between tests; 0 for never.
         train_loss_every: rounds between evaluations of the training loss.
         exact_every: rounds between exact metrics, for which all clients train.
+        gpu: whether nobody would wait for it on a CPU.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Experiment:
     evaluate_every: int = 1
     train_loss_every: int = 0
     exact_every: int = 0
+    gpu: bool = False
 
     def __post_init__(self) -> None:
         labels = [sampler.label for sampler in self.samplers]

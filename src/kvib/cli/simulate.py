@@ -1,21 +1,15 @@
-"""The command line; the only place that prints."""
+"""`kvib prepare` and `kvib simulate`: one task, one run."""
 
 import math
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import kvib
+from kvib.cli.screen import console, progress_bar
 from kvib.names import POLICIES, PROCEDURES
 from kvib.sim import LinearEngine, LocalSGD, Simulation, SoftmaxRegression, Task, prepared
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console = Console()
-errors = Console(stderr=True)
 
 
 def chosen(table: dict[str, Any], name: str, kind: str) -> Any:
@@ -26,7 +20,6 @@ def chosen(table: dict[str, Any], name: str, kind: str) -> Any:
     raise ValueError(f"{kind} {name!r} is not one of {', '.join(table)}")
 
 
-@app.command()
 def prepare(
     task: Annotated[str, typer.Argument(help=f"One of {', '.join(prepared.TASKS)}.")],
     out: Annotated[Path | None, typer.Option(help="The file to write; TASK.npz here.")] = None,
@@ -49,7 +42,6 @@ def make_engine(task: Task, local: LocalSGD, device: str | None, precision: str)
     return TorchEngine(task, local, device or "cpu", precision)
 
 
-@app.command()
 def simulate(
     task: Annotated[str, typer.Argument(help="A task by name, or a file made by `kvib prepare`.")],
     out: Annotated[Path, typer.Option(help="Folder of the run; a run found there goes on.")],
@@ -86,35 +78,15 @@ def simulate(
         exact_every=exact_every,
         seed=seed,
     )
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        bar = progress.add_task(made.name, total=rounds, speed="")
+    with progress_bar() as progress:
+        bar = progress.add_task(made.name, total=rounds, told="")
         for record in simulation.run(rounds, out, stop_after=stop_after):
             speed = progress.tasks[bar].speed or 0.0
             shown = f"{speed:.1f} rounds/s"
             if not math.isnan(record.loss):
                 shown += f", loss {record.loss:.4f}"
-            progress.update(bar, completed=record.round + 1, speed=shown)
+            progress.update(bar, completed=record.round + 1, told=shown)
     done = len(simulation.records)
     loss = next((r.loss for r in reversed(simulation.records) if not math.isnan(r.loss)), math.nan)
     state = "finished" if done >= rounds else "stopped; run the same command to go on"
     console.print(f"{out}: {done} of {rounds} rounds, last test loss {loss:.4f}, {state}")
-
-
-def main() -> None:
-    """Errors of the user's making are one line and exit code 2."""
-    try:
-        app()
-    except (ValueError, OSError) as error:
-        errors.print(f"kvib: {error}", style="red", markup=False, highlight=False)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""`python -m kvib.cli`."""
+
+from kvib.cli import main
+
+main()

@@ -1,0 +1,203 @@
+"""`kvib run`, `figure`, `reproduce`, `list`: experiment files, their results and figures."""
+
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kvib.cli.screen import console, progress_bar
+from kvib.lab import experiment as files
+from kvib.lab import figures, tables
+from kvib.lab.experiment import Experiment, Run
+from kvib.lab.pool import play_all
+from kvib.lab.runs import Machine, Outcome, check
+
+EXPERIMENTS = Path("experiments")
+RESULTS = Path("results")
+
+Device = Annotated[str | None, typer.Option(help="Of torch: cuda, cuda:1, …; none: the CPU.")]
+Processes = Annotated[int | None, typer.Option(help="Runs at once; one per core on a CPU.")]
+StopAfter = Annotated[float, typer.Option(help="Seconds; then save and stop, to go on later.")]
+Out = Annotated[Path, typer.Option(help="Folder of run folders; those found there go on.")]
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="An experiment file.")],
+    set: Annotated[list[str] | None, typer.Option(help="key=value; instead of the file's.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="0-4 or 0,3,7; instead of the file's.")] = None,
+    device: Device = None,
+    out: Out = Path("out/runs"),
+    results: Annotated[Path | None, typer.Option(help="Folder of the collected table.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help="Folder of prepared tasks.")] = None,
+    processes: Processes = None,
+    stop_after: StopAfter = math.inf,
+    quick: Annotated[bool, typer.Option(help="A tenth of the rounds, one seed.")] = False,
+) -> None:
+    """Play all runs of an experiment that are not finished, and collect them into one table."""
+    given = _read(file, tuple(set or ()), seeds, quick)
+    changed = bool(set or seeds or quick)
+    path = (results or (out.parent / "results" if changed else RESULTS)) / given.name
+    _play(given, _quick(out, quick), path, Machine(device, None, tasks), processes, stop_after)
+
+
+def figure(
+    names: Annotated[list[str], typer.Argument(help="Figures, or all.")],
+    results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("out/figures"),
+    formats: Annotated[str, typer.Option(help="png, pdf, svg, with commas.")] = "png,pdf",
+) -> None:
+    """Draw figures from collected results."""
+    chosen = list(figures.FIGURES) if names == ["all"] else names
+    for name in chosen:
+        files.one_of(figures.FIGURES, name, "figure")
+    for name in chosen:
+        missing = figures.missing(name, results)
+        if missing and names == ["all"]:
+            console.print(f"{name}: left out, no results of {', '.join(missing)}", markup=False)
+            continue
+        for path in figures.draw(name, results, out, tuple(formats.split(","))):
+            console.print(str(path), markup=False)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="An experiment, the first words of several, or all.")],
+    device: Device = None,
+    out: Out = Path("out/runs"),
+    processes: Processes = None,
+    stop_after: StopAfter = math.inf,
+    quick: Annotated[bool, typer.Option(help="A tenth of the rounds, one seed.")] = False,
+) -> None:
+    """Run experiments and draw their figures, into out/ (results/ stays as it is committed)."""
+    found = [path for path in sorted(EXPERIMENTS.glob("*.toml")) if _matches(path.stem, name)]
+    drawn = [figure for figure in figures.FIGURES if _matches(figure, name)]
+    if not found and not drawn:
+        known = sorted({p.stem for p in EXPERIMENTS.glob("*.toml")} | set(figures.FIGURES))
+        raise ValueError(f"nothing is called {name!r}; there are {', '.join(known)}")
+    place = _quick(out.parent / "results", quick)
+    for path in found:
+        given = _read(path, (), None, quick)
+        if given.gpu and device is None:
+            _borrow(given, place)
+            continue
+        _play(given, _quick(out, quick), place / given.name, Machine(device), processes, stop_after)
+    folder = _quick(out.parent / "figures", quick)
+    for line in drawn:
+        missing = figures.missing(line, place)
+        if missing:
+            console.print(f"{line}: left out, no results of {', '.join(missing)}", markup=False)
+            continue
+        for written in figures.draw(line, place, folder, ("png", "pdf")):
+            console.print(str(written), markup=False)
+
+
+def list_experiments(
+    results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
+) -> None:
+    """Show what there is, how long it took, and whether there are results."""
+    table = Table("experiment", "what", "runs", "rounds", "took", "results")
+    for path in sorted(EXPERIMENTS.glob("*.toml")):
+        given = files.read(path)
+        count = len(list(given.runs()))
+        took, state = "–", "none"
+        if (results / f"{given.name}.json").exists():
+            runs = tables.load(results / given.name).about["runs"].values()
+            state = f"{len(runs)} of {count} runs"
+            device = next(iter(runs))["device"]
+            took = f"{sum(r['seconds'] for r in runs) / 60:.0f} min of {device}"
+        table.add_row(given.name, given.title, str(count), str(given.rounds), took, state)
+    console.print(table)
+
+
+def _read(path: Path, changes: tuple[str, ...], seeds: str | None, quick: bool) -> Experiment:
+    given = files.read(path, changes)
+    if seeds is not None:
+        samplers = [replace(sampler, seeds=None) for sampler in given.samplers]
+        given = replace(given, seeds=_numbers(seeds), samplers=samplers)
+    return files.quick(given) if quick else given
+
+
+def _numbers(text: str) -> list[int]:
+    """ "0-2,7" → [0, 1, 2, 7]."""
+    try:
+        pairs = [part.partition("-") for part in text.split(",")]
+        spans = [range(int(low), int(high or low) + 1) for low, _, high in pairs]
+    except ValueError:
+        raise ValueError(f"--seeds {text!r}: write it as 0-4 or 0,3,7") from None
+    return [seed for span in spans for seed in span]
+
+
+def _quick(folder: Path, quick: bool) -> Path:
+    """Quick runs stay apart."""
+    return folder.parent / "quick" / folder.name if quick else folder
+
+
+def _matches(name: str, wanted: str) -> bool:
+    return wanted in ("all", name) or name.startswith(f"{wanted}-")
+
+
+def _borrow(given: Experiment, place: Path) -> None:
+    """Results of a GPU stand for those that nobody wants to wait for on a CPU."""
+    source = RESULTS / given.name
+    console.print(
+        f"{given.name} is for a GPU: give --device cuda to run it; taking {source}", markup=False
+    )
+    place.mkdir(parents=True, exist_ok=True)
+    for suffix in (".parquet", ".json"):
+        if source.with_suffix(suffix).exists():
+            shutil.copy(source.with_suffix(suffix), place)
+
+
+def _play(
+    given: Experiment,
+    out: Path,
+    path: Path,
+    machine: Machine,
+    processes: int | None,
+    stop_after: float,
+) -> None:
+    check(given, machine)
+    runs = list(given.runs())
+    if processes is None:
+        processes = 1 if machine.device is not None else os.cpu_count() or 1
+    if processes > 1:
+        threads = max(1, (os.cpu_count() or 1) // processes)
+        machine = replace(machine, threads=threads)
+    ends = _with_progress(given, runs, out, machine, processes, stop_after)
+    finished = sum(end.finished for end in ends)
+    for one, end in zip(runs, ends, strict=True):
+        if end.diverged is not None:
+            console.print(f"{one.name}: {end.diverged}", markup=False, highlight=False)
+    if finished < len(runs):
+        console.print(
+            f"{given.name}: {finished} of {len(runs)} runs are finished; the same command goes on"
+        )
+        return
+    tables.collect(given, runs, out, path)
+    console.print(f"{path}.parquet: {len(runs)} runs of {given.rounds} rounds", markup=False)
+
+
+def _with_progress(
+    given: Experiment,
+    runs: list[Run],
+    out: Path,
+    machine: Machine,
+    processes: int,
+    stop_after: float,
+) -> list[Outcome]:
+    done = dict.fromkeys((one.name for one in runs), 0)
+    with progress_bar() as progress:
+        bar = progress.add_task(given.name, total=len(runs) * given.rounds, told="")
+
+        def report(one: Run, rounds: int) -> None:
+            done[one.name] = rounds
+            told = f"{progress.tasks[bar].speed or 0.0:.0f} rounds/s of {len(runs)} runs"
+            progress.update(bar, completed=sum(done.values()), told=told)
+
+        return play_all(
+            runs, out, machine, processes=processes, stop_after=stop_after, report=report
+        )

@@ -1,0 +1,273 @@
+"""Figures as functions of result files: mean and deviation over seeds, their number on it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvib.lab import tables, toy
+from kvib.lab.tables import Results
+
+STYLE: dict[Any, Any] = {"font.size": 8, "legend.fontsize": 7, "axes.grid": True, "grid.alpha": 0.3}
+COLOURS = {
+    "uniform": "#9e9e9e",
+    "uniform, without replacement": "#616161",
+    "FedAvg (self-normalised)": "#000000",
+    "Mabs": "#e7a000",
+    "Vrb": "#a6761d",
+    "Avare": "#7570b3",
+    "OSMD": "#e7298a",
+    "K-Vib": "#1b6ca8",
+    "K-Vib, G = 0.01": "#7fb3d9",
+    "by size": "#1b9e77",
+    "optimal": "#d95f02",
+}
+Draw = Callable[[list[Results]], Figure]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: the experiments it is made from, and how."""
+
+    needs: tuple[str, ...]
+    draw: Draw
+
+
+def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[Path]:
+    """Write one figure; returns the files."""
+    drawing = FIGURES[name]
+    out.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        figure = drawing.draw([tables.load(results / need) for need in drawing.needs])
+        paths = [out / f"{name}.{suffix}" for suffix in formats]
+        for path in paths:
+            figure.savefig(path, dpi=130, bbox_inches="tight", metadata=_undated(path.suffix))
+    return paths
+
+
+def _undated(suffix: str) -> dict[str, Any]:
+    """The same results give the same file."""
+    return {"CreationDate": None} if suffix == ".pdf" else {}
+
+
+def missing(name: str, results: Path) -> list[str]:
+    """Experiments without results that a figure needs."""
+    return [n for n in FIGURES[name].needs if not (results / f"{n}.parquet").exists()]
+
+
+def panels(count: int, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
+    """Axes side by side, without pyplot: nothing global, nothing to close."""
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    return figure, [figure.add_subplot(1, count, k + 1) for k in range(count)]
+
+
+def colour(label: str, k: int) -> Any:
+    """Of a sampler, the same in all figures."""
+    return COLOURS.get(label, f"C{k}")
+
+
+def seeds_of(table: pl.DataFrame) -> str:
+    """How many seeds the lines stand for."""
+    counts = table.group_by("label").agg(pl.col("seed").n_unique())["seed"].to_list()
+    low, high = min(counts), max(counts)
+    return f"{high} seeds" if low == high else f"{low} to {high} seeds"
+
+
+def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = False) -> None:
+    """A line per sampler: mean over seeds, ± one standard deviation."""
+    table = results.table.filter(pl.col(column).is_not_null()).sort("round")
+    if cumulative:
+        table = table.with_columns(pl.col(column).cum_sum().over("label", "seed"))
+    for k, label in enumerate(results.labels):
+        rows = (
+            table.filter(pl.col("label") == label)
+            .group_by("round", maintain_order=True)
+            .agg(pl.col(column).mean().alias("mean"), pl.col(column).std().alias("std"))
+        )
+        x, mean = rows["round"].to_numpy(), rows["mean"].to_numpy()
+        if len(x) == 0:
+            continue
+        std = np.nan_to_num(rows["std"].cast(pl.Float64).to_numpy())
+        shade = colour(label, k)
+        axis.plot(x, mean, color=shade, linewidth=1.2, label=label)
+        axis.fill_between(x, mean - std, mean + std, color=shade, alpha=0.15, linewidth=0)
+    axis.set_xlabel("round")
+
+
+def finish(figure: Figure, results: Results, title: str | None = None) -> Figure:
+    """Title with the number of seeds, one legend for all panels."""
+    told = title or results.about["experiment"]["title"]
+    figure.suptitle(f"{told}\nmean ± standard deviation of {seeds_of(results.table)}", fontsize=9)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    columns = min(6, len(labels))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    return figure
+
+
+def online(given: list[Results]) -> Figure:
+    """Regret, variance, test loss."""
+    [results] = given
+    figure, (regret, variance, loss) = panels(3)
+    curves(regret, results, "regret", cumulative=True)
+    curves(variance, results, "variance")
+    curves(loss, results, "loss")
+    regret.set(yscale="log", ylabel="cumulative dynamic regret")
+    variance.set(yscale="log", ylabel="exact variance of the estimate")
+    loss.set(ylabel="test loss")
+    return finish(figure, results)
+
+
+def losses(given: list[Results]) -> Figure:
+    """Training and test loss."""
+    [results] = given
+    figure, (train, test) = panels(2, width=4.2)
+    curves(train, results, "train_loss")
+    curves(test, results, "loss")
+    train.set(ylabel="training loss", yscale="log")
+    test.set(ylabel="test loss", yscale="log")
+    return finish(figure, results)
+
+
+def learning(given: list[Results]) -> Figure:
+    """Training loss and test accuracy."""
+    [results] = given
+    figure, (train, accuracy) = panels(2, width=4.2)
+    curves(train, results, "train_loss")
+    curves(accuracy, results, "accuracy")
+    train.set(ylabel="training loss", yscale="log")
+    accuracy.set(ylabel="test accuracy")
+    return finish(figure, results)
+
+
+def against_budget(given: list[Results]) -> Figure:
+    """Regret of K-Vib, then regret and variance of everybody, against K."""
+    [results] = given
+    figure, (own, regret, variance) = panels(3)
+    means = (
+        results.table.filter(pl.col("variance").is_not_null())
+        .group_by("label", "budget", "seed")
+        .agg(pl.col("regret").mean(), pl.col("variance").mean())
+        .group_by("label", "budget")
+        .agg(
+            pl.col("regret").mean(),
+            pl.col("regret").std().alias("regret_std"),
+            pl.col("variance").mean(),
+            pl.col("variance").std().alias("variance_std"),
+        )
+        .sort("budget")
+    )
+    for k, label in enumerate(results.labels):
+        rows = means.filter(pl.col("label") == label)
+        for axis, column in ((regret, "regret"), (variance, "variance")):
+            _bars(axis, rows, column, label, colour(label, k))
+        if label == "K-Vib":
+            _bars(own, rows, "regret", label, colour(label, k))
+    own.set(ylabel="mean dynamic regret of K-Vib", xlabel="budget K")
+    regret.set(ylabel="mean dynamic regret", xlabel="budget K", yscale="symlog")
+    regret.set_yscale("symlog", linthresh=1e-5)
+    variance.set(ylabel="mean variance", xlabel="budget K", yscale="log")
+    finish(figure, results)
+    figure.legends[0].remove()
+    handles, labels = regret.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
+    return figure
+
+
+def _bars(axis: Axes, rows: pl.DataFrame, column: str, label: str, shade: Any) -> None:
+    axis.errorbar(
+        rows["budget"].to_numpy(),
+        rows[column].to_numpy(),
+        rows[f"{column}_std"].fill_null(0).to_numpy(),
+        color=shade,
+        marker="o",
+        markersize=3,
+        linewidth=1.2,
+        capsize=2,
+        label=label,
+    )
+
+
+def gamma(given: list[Results]) -> Figure:
+    """Regret and variance."""
+    [results] = given
+    figure, (regret, variance) = panels(2, width=4.2)
+    curves(regret, results, "regret", cumulative=True)
+    curves(variance, results, "variance")
+    regret.set(yscale="log", ylabel="cumulative dynamic regret (every fifth round)")
+    variance.set(yscale="log", ylabel="exact variance of the estimate")
+    return finish(figure, results)
+
+
+def sizes(given: list[Results]) -> Figure:
+    """Samples of every client, largest first."""
+    figure, axes = panels(len(given), width=3.2)
+    for axis, results in zip(axes, given, strict=True):
+        samples = np.array(results.about["sizes"])
+        axis.fill_between(np.arange(len(samples)), samples, step="mid", color=COLOURS["K-Vib"])
+        tenth = samples[: max(1, len(samples) // 10)].sum() / samples.sum()
+        task = results.about["experiment"]["task"]
+        told = f"{task}: {len(samples):,} clients, {samples.sum():,} samples\n"
+        axis.set_title(f"{told}the largest tenth holds {tenth:.0%}", fontsize=8)
+        axis.set(xlabel="client, by size", ylabel="training samples", yscale="log")
+    return figure
+
+
+def best_rates(given: list[Results]) -> Figure:
+    """Every sampler at its own best learning rate, and accuracy against the rate."""
+    [results] = given
+    figure, (curve, rates) = panels(2, width=4.4)
+    best = best_rate(results)
+    last = _final_accuracy(results.table)
+    own = []
+    for k, label in enumerate(results.labels):
+        rows = last.filter(pl.col("label") == label).sort("learning_rate")
+        x, y = rows["learning_rate"].to_numpy(), rows["accuracy"].to_numpy()
+        rates.plot(x, y, marker="o", markersize=3, color=colour(label, k), label=label)
+        rate = best[label]
+        at = (pl.col("label") == label) & ((pl.col("learning_rate") - rate).abs() < 1e-12)
+        own.append(results.table.filter(at))
+    curves(curve, Results(pl.concat(own), results.about), "accuracy")
+    curve.set(ylabel="test accuracy at the best rate of each")
+    rates.set(xlabel="local learning rate", ylabel="accuracy, last tenth of the run", xscale="log")
+    return finish(figure, results)
+
+
+def _final_accuracy(table: pl.DataFrame) -> pl.DataFrame:
+    """Mean over the last tenth of the rounds; a diverged run counts as 0."""
+    T = int(table["round"].to_numpy().max()) + 1
+    per_run = table.group_by("label", "learning_rate", "seed").agg(
+        pl.col("accuracy").filter(pl.col("round") >= 0.9 * T).mean().fill_null(0.0)
+    )
+    return per_run.group_by("label", "learning_rate").agg(pl.col("accuracy").mean())
+
+
+def best_rate(results: Results) -> dict[str, float]:
+    """The learning rate at which each sampler ends most accurate."""
+    last = _final_accuracy(results.table).sort("accuracy")
+    return dict(zip(last["label"].to_list(), last["learning_rate"].to_list(), strict=True))
+
+
+FIGURES: dict[str, Drawing] = {
+    "example-1": Drawing((), lambda _: toy.figure_1(toy.example_1(seed=0))),
+    "example-2": Drawing((), lambda _: toy.figure_2(*toy.example_2())),
+    "synthetic-data": Drawing(("synthetic",), sizes),
+    "synthetic": Drawing(("synthetic",), online),
+    "synthetic-self-normalised": Drawing(("synthetic-self-normalised",), losses),
+    "synthetic-budgets": Drawing(("synthetic-budgets",), against_budget),
+    "synthetic-gamma": Drawing(("synthetic-gamma",), gamma),
+    "synthetic-released": Drawing(("synthetic-released",), losses),
+    "femnist-data": Drawing(("femnist-v1", "femnist-v2", "femnist-v3"), sizes),
+    "femnist-v1": Drawing(("femnist-v1",), learning),
+    "femnist-v2": Drawing(("femnist-v2",), learning),
+    "femnist-v3": Drawing(("femnist-v3",), learning),
+    "femnist-self-normalised": Drawing(("femnist-self-normalised",), learning),
+    "femnist-released": Drawing(("femnist-released",), learning),
+    "femnist-rates": Drawing(("femnist-rates",), best_rates),
+}
+"""All figures. The text tasks' come with their tasks."""
