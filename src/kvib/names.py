@@ -16,6 +16,7 @@ POLICIES: dict[str, type[policies.Policy[Any]]] = {
         policies.Mabs,
         policies.Avare,
         policies.OSMD,
+        policies.Forecast,
     )
 }
 

@@ -14,6 +14,7 @@ for command in (
     lab.run,
     lab.figure,
     lab.reproduce,
+    lab.report,
     lab.list_experiments,
 ):
     app.command(name=command.__name__.removesuffix("_experiments"))(command)

@@ -95,6 +95,21 @@ def reproduce(
             console.print(str(written), markup=False)
 
 
+def report(
+    results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
+) -> None:
+    """Write the page that judges the paper claim by claim, and its figures beside it."""
+    from kvib.lab.report import page
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page(results))
+    for name in figures.FIGURES:
+        if not figures.missing(name, results):
+            figures.draw(name, results, out.parent / "figures", ("png",))
+    console.print(str(out), markup=False)
+
+
 def list_experiments(
     results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
 ) -> None:

@@ -33,10 +33,11 @@ Draw = Callable[[list[Results]], Figure]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: the experiments it is made from, and how."""
+    """A figure: the experiments it is made from, how, and what to say below it."""
 
     needs: tuple[str, ...]
     draw: Draw
+    caption: str
 
 
 def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[Path]:
@@ -76,7 +77,8 @@ def seeds_of(table: pl.DataFrame) -> str:
     """How many seeds the lines stand for."""
     counts = table.group_by("label").agg(pl.col("seed").n_unique())["seed"].to_list()
     low, high = min(counts), max(counts)
-    return f"{high} seeds" if low == high else f"{low} to {high} seeds"
+    many = f"{high} seeds" if low == high else f"{low} to {high} seeds"
+    return "1 seed" if high == 1 else many
 
 
 def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = False) -> None:
@@ -254,20 +256,59 @@ def best_rate(results: Results) -> dict[str, float]:
 
 
 FIGURES: dict[str, Drawing] = {
-    "example-1": Drawing((), lambda _: toy.figure_1(toy.example_1(seed=0))),
-    "example-2": Drawing((), lambda _: toy.figure_2(*toy.example_2())),
-    "synthetic-data": Drawing(("synthetic",), sizes),
-    "synthetic": Drawing(("synthetic",), online),
-    "synthetic-self-normalised": Drawing(("synthetic-self-normalised",), losses),
-    "synthetic-budgets": Drawing(("synthetic-budgets",), against_budget),
-    "synthetic-gamma": Drawing(("synthetic-gamma",), gamma),
-    "synthetic-released": Drawing(("synthetic-released",), losses),
-    "femnist-data": Drawing(("femnist-v1", "femnist-v2", "femnist-v3"), sizes),
-    "femnist-v1": Drawing(("femnist-v1",), learning),
-    "femnist-v2": Drawing(("femnist-v2",), learning),
-    "femnist-v3": Drawing(("femnist-v3",), learning),
-    "femnist-self-normalised": Drawing(("femnist-self-normalised",), learning),
-    "femnist-released": Drawing(("femnist-released",), learning),
-    "femnist-rates": Drawing(("femnist-rates",), best_rates),
+    "example-1": Drawing(
+        (),
+        lambda _: toy.figure_1(toy.example_1(seed=0)),
+        "Squared error of 1,000 estimates of a sum of 100 random vectors; lines: exact variance.",
+    ),
+    "example-2": Drawing(
+        (),
+        lambda _: toy.figure_2(*toy.example_2()),
+        "Every outcome of both procedures with three vectors, K = 2.",
+    ),
+    "synthetic-data": Drawing(("synthetic",), sizes, "Samples per client."),
+    "synthetic": Drawing(
+        ("synthetic",),
+        online,
+        "Everybody with the same, unbiased estimator; FedAvg's mean for comparison, whose variance "
+        "has no closed form.",
+    ),
+    "synthetic-self-normalised": Drawing(
+        ("synthetic-self-normalised",),
+        losses,
+        "The same samplers, everybody divided by the sum of its coefficients.",
+    ),
+    "synthetic-budgets": Drawing(
+        ("synthetic-budgets",),
+        against_budget,
+        "Means over T = 500, exact metrics every tenth round. The regret of draws with replacement "
+        "may be negative: its comparator is the capped minimum.",
+    ),
+    "synthetic-gamma": Drawing(
+        ("synthetic-gamma",), gamma, "K-Vib with θ = 0.3 and γ over eight orders of magnitude."
+    ),
+    "synthetic-released": Drawing(
+        ("synthetic-released",),
+        losses,
+        "What the authors' released scripts do (weights paired with the wrong updates, no square "
+        "root), beside what the paper says.",
+    ),
+    "femnist-data": Drawing(
+        ("femnist-v1", "femnist-v2", "femnist-v3"), sizes, "The three levels of imbalance, rebuilt."
+    ),
+    "femnist-v1": Drawing(("femnist-v1",), learning, "Training loss and test accuracy."),
+    "femnist-v2": Drawing(("femnist-v2",), learning, "Training loss and test accuracy."),
+    "femnist-v3": Drawing(("femnist-v3",), learning, "Training loss and test accuracy."),
+    "femnist-self-normalised": Drawing(
+        ("femnist-self-normalised",), learning, "Everybody divided by the sum of its coefficients."
+    ),
+    "femnist-released": Drawing(
+        ("femnist-released",), learning, "The authors' released behaviour."
+    ),
+    "femnist-rates": Drawing(
+        ("femnist-rates",),
+        best_rates,
+        "Every sampler at its own best learning rate, and what each rate gives.",
+    ),
 }
 """All figures. The text tasks' come with their tasks."""

@@ -3,6 +3,7 @@
 from kvib.policies.aocs import AOCS
 from kvib.policies.avare import Avare
 from kvib.policies.by_size import BySize
+from kvib.policies.forecast import Forecast
 from kvib.policies.kvib import KVib
 from kvib.policies.mabs import Mabs
 from kvib.policies.optimal import Optimal
@@ -17,6 +18,7 @@ __all__ = [
     "Avare",
     "BySize",
     "Exploration",
+    "Forecast",
     "KVib",
     "Mabs",
     "Optimal",

@@ -189,7 +189,10 @@ class Simulation:
         K, p = self.sampler.budget, self.sampler.probabilities(norms=norms)
         pi = self.sampler.weights * everybody.norms
         best = metrics.optimal_probabilities(pi, K)
-        known = not self._needs_gram() or everybody.gram is not None
+        # There is no closed form for the noise of other coefficients.
+        known = self.coefficients is unbiased and (
+            not self._needs_gram() or everybody.gram is not None
+        )
         variance = metrics.Measurement(math.nan, math.nan)
         if known:
             rng = generator(self.seed, len(self.records), "exact variance")
