@@ -37,11 +37,16 @@ def run(
     processes: Processes = None,
     stop_after: StopAfter = math.inf,
     quick: Annotated[bool, typer.Option(help="A tenth of the rounds, one seed.")] = False,
+    partial: Annotated[bool, typer.Option(help="Collect what is finished, play nothing.")] = False,
 ) -> None:
     """Play all runs of an experiment that are not finished, and collect them into one table."""
     given = _read(file, tuple(set or ()), seeds, quick)
     changed = bool(set or seeds or quick)
     path = (results or (out.parent / "results" if changed else RESULTS)) / given.name
+    if partial:
+        found = tables.collect(given, list(given.runs()), _quick(out, quick), path, partial=True)
+        console.print(f"{path}.parquet: {len(found.about['missing'])} runs are missing")
+        return
     _play(given, _quick(out, quick), path, Machine(device, None, tasks), processes, stop_after)
 
 

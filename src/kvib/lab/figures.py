@@ -98,7 +98,9 @@ def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = Fals
         std = np.nan_to_num(rows["std"].cast(pl.Float64).to_numpy())
         shade = colour(label, k)
         axis.plot(x, mean, color=shade, linewidth=1.2, label=label)
-        axis.fill_between(x, mean - std, mean + std, color=shade, alpha=0.15, linewidth=0)
+        # Where the deviation exceeds the mean a logarithmic axis has no place for the difference.
+        low = np.maximum(mean - std, 0.3 * mean)
+        axis.fill_between(x, low, mean + std, color=shade, alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
 
 

@@ -53,6 +53,8 @@ def _from(about: dict[str, Any]) -> str:
         f"local learning rate {', '.join(f'{r:g}' for r in local['learning_rates'])}, batch "
         f"{local['batch_size']}, {local['epochs']} epochs; {minutes:.0f} minutes of {devices}.\n"
     )
+    if about["missing"]:
+        line += f"\nNot finished yet: {', '.join(about['missing'])}.\n"
     gone = [name for name, run in about["runs"].items() if run["diverged"]]
     if gone:
         line += f"\nDiverged: {', '.join(gone)}.\n"

@@ -64,20 +64,33 @@ class Results:
         """Samplers in the order of the experiment file."""
         return [line["label"] for line in self.about["experiment"]["samplers"]]
 
+    def paired(self) -> "Results":
+        """Only seeds that every sampler has, those with seeds of their own apart."""
+        import polars as pl
 
-def collect(experiment: Experiment, runs: Sequence[Run], out: Path, path: Path) -> Results:
+        own = [s["label"] for s in self.about["experiment"]["samplers"] if s["seeds"] is not None]
+        common = self.table.filter(~pl.col("label").is_in(own))
+        seeds = common.group_by("seed").agg(pl.col("label").n_unique())
+        whole = seeds.filter(pl.col("label") == len(self.labels) - len(own))["seed"]
+        return Results(self.table.filter(pl.col("seed").is_in(whole.implode())), self.about)
+
+
+def collect(
+    experiment: Experiment, runs: Sequence[Run], out: Path, path: Path, partial: bool = False
+) -> Results:
     """Finished runs under `out` → path.parquet (single precision, without the drawn clients) and
-    path.json (configuration, environments, seconds, sizes of the clients)."""
+    path.json (configuration, environments, seconds, sizes of the clients, what is missing)."""
     import polars as pl
 
     from kvib.lab.runs import make_task, outcome
 
-    parts, told = [], {}
+    parts, told, missing = [], {}, []
     for run in runs:
         folder = out / experiment.name / run.name
         ended = outcome(folder, run)
         if ended is None or not ended.finished:
-            raise ValueError(f"{folder} is not finished; run the experiment again to go on")
+            missing.append(run.name)
+            continue
         rounds = read_rounds(folder)
         keys = [
             pl.lit(run.sampler.label).cast(pl.Categorical).alias("label"),
@@ -94,10 +107,16 @@ def collect(experiment: Experiment, runs: Sequence[Run], out: Path, path: Path) 
         )
         about = json.loads((folder / "environment.json").read_text())
         told[run.name] = {"seconds": round(ended.seconds, 1), "diverged": ended.diverged, **about}
+    if missing and not (partial and parts):
+        raise ValueError(
+            f"{experiment.name}: {len(missing)} runs are not finished ({missing[0]}, …); run it "
+            "again to go on"
+        )
     table = pl.concat(parts)
     table = table.select([c for c in table.columns if not table[c].is_null().all()])
     sizes = np.sort(make_task(experiment.task, None).train.sizes)[::-1].tolist()
     about = {"format": FORMAT, "experiment": asdict(experiment), "runs": told, "sizes": sizes}
+    about["missing"] = missing
     path.parent.mkdir(parents=True, exist_ok=True)
     table.write_parquet(path.with_suffix(".parquet"), compression="zstd", compression_level=19)
     path.with_suffix(".json").write_text(json.dumps(about, ensure_ascii=False) + "\n")

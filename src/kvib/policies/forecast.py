@@ -125,7 +125,7 @@ class Forecast(Policy[ForecastState]):
     def scores(self, state: ForecastState, ids: IntArray) -> FloatArray:
         """λ·√E‖g‖², up to a common factor."""
         logs = state.log_score[ids]
-        return np.exp(logs - logs.max())
+        return np.asarray(np.exp(logs - logs.max()))
 
     def observe(self, state: ForecastState, cohort: Cohort, feedback: FloatArray) -> ForecastState:
         """A step of a Kalman filter, for the trend and for every client seen."""
@@ -170,9 +170,7 @@ def _age(state: ForecastState, ids: IntArray, t: int) -> FloatArray:
 def _offset(state: ForecastState, ids: IntArray, age: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Mean and variance of β·f + offset: the client's own level, shrunk to the regression."""
     variance = 1 / (1 / age + 1 / state.spread)
-    mean = variance * (
-        state.level[ids] / age + state.slope * state.feature[ids] / state.spread
-    )
+    mean = variance * (state.level[ids] / age + state.slope * state.feature[ids] / state.spread)
     return mean, variance
 
 
@@ -211,7 +209,7 @@ def _count_returns(state: ForecastState, ids: IntArray, observed: FloatArray, t:
     gap = t - state.seen[ids]
     change = (observed[again] - state.level[ids]) ** 2 - 1 / state.precision[ids]
     state.returns[:] *= MEMORY
-    state.returns[:] += (len(gap), gap.sum(), gap @ gap, change.sum(), change @ gap)
+    state.returns[:] += np.array([len(gap), gap.sum(), gap @ gap, change.sum(), change @ gap])
 
 
 def _refitted(state: ForecastState, t: int) -> ForecastState:
@@ -228,9 +226,7 @@ def _refitted(state: ForecastState, t: int) -> ForecastState:
     state.level[ids] -= shift
     excess = (state.level[ids] - slope * f) ** 2 - age
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))
-    state = state._replace(
-        slope=slope, trend=state.trend + shift, spread=max(spread, 0.1 * noise)
-    )
+    state = state._replace(slope=slope, trend=state.trend + shift, spread=max(spread, 0.1 * noise))
     _score(state, np.arange(len(state.level)), t)
     return state
 

@@ -1,5 +1,7 @@
 """The pivotal method of Deville and Tillé (1998), in random order."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kvib import compiled
@@ -33,19 +35,26 @@ def _duels(p: FloatArray, order: IntArray, rng: np.random.Generator) -> tuple[in
     return left, a
 
 
-def _counts(expected: FloatArray, rng: np.random.Generator) -> IntArray:
+def duel(
+    expected: FloatArray, rng: np.random.Generator, order: Callable[[IntArray], IntArray]
+) -> IntArray:
+    """Counts after duels in the given order of those who are neither in nor out."""
     p = expected.copy()
-    order = np.flatnonzero((p > 0) & (p < 1))
-    if len(order):
-        order = order[rng.permutation(len(order))]
-        whole, part = whole_and_part(float(p[order].sum()), len(order))
-        left, _ = compiled.run(_duels, p, order, rng=rng)
+    undecided = np.flatnonzero((p > 0) & (p < 1))
+    if len(undecided):
+        sequence = order(undecided)
+        whole, part = whole_and_part(float(p[sequence].sum()), len(sequence))
+        left, _ = compiled.run(_duels, p, sequence, rng=rng)
         # What remains is the fractional part of Σp. Taken from the sum itself, a whole budget
         # gives a whole cohort in spite of the rounding of a million duels.
         p[left] = 0.0
-        missing = whole - int(p[order].sum())
+        missing = whole - int(p[sequence].sum())
         p[left] = missing if part == 0 else missing + (rng.random() < part)
     return p.astype(np.int64)
+
+
+def _counts(expected: FloatArray, rng: np.random.Generator) -> IntArray:
+    return duel(expected, rng, lambda at: at[rng.permutation(len(at))])
 
 
 pivotal = Procedure("pivotal", _counts)

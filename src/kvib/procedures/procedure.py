@@ -23,12 +23,14 @@ class Procedure:
     """
 
     name: str
-    counts: Callable[[FloatArray, np.random.Generator], IntArray]
-    """(expected [N], rng) → how often each client is drawn, [N]."""
+    counts: Callable[..., IntArray]
+    """(expected [N], rng) → how often each client is drawn, [N]; variables [N, d] come third."""
     pairs: Callable[[FloatArray, IntArray], Pairs] | None = None
     """(expected [N], at [m]) → second moments among the clients at `at`; None: not known."""
     cap: float = 1.0
     """The largest expected count it can give: 1, or no limit when drawing with replacement."""
+    uses_variables: bool = False
+    """Whether it keeps the totals of what is known of the clients (`variables`)."""
 
     def __call__(
         self,
@@ -37,6 +39,7 @@ class Procedure:
         *,
         weights: ArrayLike | None = None,
         ids: IntArray | None = None,
+        variables: FloatArray | None = None,
         **about: Any,
     ) -> Cohort:
         """Draw a cohort.
@@ -46,10 +49,11 @@ class Procedure:
             rng: the source of all randomness.
             weights: λ, [N]; equal by default.
             ids: what to call the N clients, ascending; 0 … N−1 by default.
+            variables: what to balance on, [N, d], for the procedures that do.
             about: further fields of the cohort (round, token, …).
         """
         e = self.checked(expected)
-        counts = self.counts(e, rng)
+        counts = self.draw(e, rng, variables)
         at = np.flatnonzero(counts)
         weight = np.full(len(e), 1 / len(e)) if weights is None else np.asarray(weights)
         return Cohort(
@@ -60,6 +64,14 @@ class Procedure:
             pairs=None if self.pairs is None else partial(self.pairs, e, at),
             **{"budget": float(e.sum()), "requested": float(e.sum()), **about},
         )
+
+    def draw(
+        self, expected: FloatArray, rng: np.random.Generator, variables: FloatArray | None = None
+    ) -> IntArray:
+        """Counts of all clients, [N]."""
+        if self.uses_variables and variables is not None:
+            return self.counts(expected, rng, variables)
+        return self.counts(expected, rng)
 
     def checked(self, expected: ArrayLike) -> FloatArray:
         """Expected counts that this procedure can give, or an error."""

@@ -1,0 +1,262 @@
+"""What the server keeps of past updates: all of them, a few numbers of each, or means of groups.
+
+Updates are rows of a NumPy array or of a torch tensor, [m, d]; memories live where updates do.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from kvib.cohort import FloatArray, IntArray
+from kvib.storage import Arrays
+
+Rows = Any
+"""[m, d], NumPy or torch."""
+
+
+class Store(Protocol):
+    """h of every client, and Σλh."""
+
+    total: Any
+    """Σλh, [d]."""
+
+    def recall(self, ids: IntArray) -> Rows:
+        """h of these clients, zero for those never seen, [m, d]."""
+
+    def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
+        """Remember these updates."""
+
+    def packed(self) -> Arrays:
+        """As arrays."""
+
+    def restore(self, arrays: Arrays) -> None:
+        """What `packed` packed."""
+
+
+class Memory(Protocol):
+    """How much to keep: frozen configuration."""
+
+    def open(self, weights: FloatArray, like: Rows) -> Store:
+        """An empty store for updates like these."""
+
+
+@dataclass(frozen=True)
+class LastUpdates:
+    """Every client's last update: N·d numbers, of which only those of clients seen take memory.
+
+    Args:
+        precision: float32, or float16 for half of it.
+        limit: bytes beyond which it lies in a file instead (NumPy only).
+        folder: of that file; by default the system's for temporary files.
+    """
+
+    precision: str = "float32"
+    limit: float = 4e9
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("float32", "float16"):
+            raise ValueError(f"precision {self.precision!r} is not one of float32, float16")
+
+    def open(self, weights: FloatArray, like: Rows) -> "Store":
+        """Zeros."""
+        return _LastUpdates(self, weights, like)
+
+
+class _LastUpdates:
+    def __init__(self, config: LastUpdates, weights: FloatArray, like: Rows) -> None:
+        N, d = len(weights), like.shape[1]
+        self._seen = np.zeros(N, dtype=np.bool_)
+        self._weights = weights
+        if isinstance(like, np.ndarray):
+            kind = np.dtype(config.precision)
+            if N * d * kind.itemsize <= config.limit:
+                self._rows: Any = np.zeros((N, d), kind)  # the system gives pages when touched
+            else:
+                folder = config.folder or tempfile.gettempdir()
+                file = tempfile.NamedTemporaryFile(dir=folder, prefix="kvib-memory-")  # noqa: SIM115
+                self._file = file  # goes with the store
+                self._rows = np.memmap(file, kind, "w+", shape=(N, d))
+        else:
+            half = config.precision == "float16"
+            rows = like.new_zeros((N, d))
+            self._rows = rows.half() if half else rows
+        self.total = like[:1].sum(0) * 0
+
+    def recall(self, ids: IntArray) -> Rows:
+        rows = self._rows[ids]
+        return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float()
+
+    def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
+        before = self.recall(ids)
+        self._rows[ids] = _like(self._rows, updates)
+        self.total = self.total + _weighted(weight, self.recall(ids) - before)
+        self._seen[ids] = True
+
+    def packed(self) -> Arrays:
+        ids = np.flatnonzero(self._seen)
+        return {"ids": ids, "rows": _numpy(self._rows[ids]), "total": _numpy(self.total)}
+
+    def restore(self, arrays: Arrays) -> None:
+        ids = arrays["ids"].astype(np.int64)
+        self._rows[ids] = _as(self._rows, arrays["rows"])
+        self._seen[ids] = True
+        self.total = _as(self.total, arrays["total"])
+
+
+@dataclass(frozen=True)
+class GroupMeans:
+    """Means of groups of clients whose updates point the same way: groups·d numbers.
+
+    A client joins the group whose mean is nearest in direction when it is first seen, and stays;
+    clients never seen are taken for the mean of all.
+
+    Args:
+        groups: how many.
+        rate: weight of a new update in its group's mean.
+    """
+
+    groups: int = 16
+    rate: float = 0.2
+
+    def open(self, weights: FloatArray, like: Rows) -> "Store":
+        """No group has a mean yet."""
+        return _GroupMeans(self, weights, like)
+
+
+class _GroupMeans:
+    """Row 0 is the mean of all, which stands for clients of no group."""
+
+    def __init__(self, config: GroupMeans, weights: FloatArray, like: Rows) -> None:
+        self._config, self._weights = config, weights
+        self._group = np.zeros(len(weights), np.int64)
+        self._mass = np.zeros(config.groups + 1)
+        self._mass[0] = weights.sum()
+        self._sizes = np.zeros(config.groups + 1, np.int64)
+        start = like[:1] * 0
+        self._means = (
+            start.repeat(config.groups + 1, 0)
+            if isinstance(like, np.ndarray)
+            else (start.repeat(config.groups + 1, 1))
+        )
+        self.total = start.sum(0)
+
+    def recall(self, ids: IntArray) -> Rows:
+        return self._means[self._group[ids]]
+
+    def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
+        for i, row in zip(ids.tolist(), updates, strict=True):
+            if self._group[i] == 0:
+                self._join(i, row)
+            for g in (0, int(self._group[i])):
+                rate = max(self._config.rate, 1 / (self._sizes[g] + 1))
+                self._means[g] = (1 - rate) * self._means[g] + rate * row
+                self._sizes[g] += 1
+        self.total = _weighted(self._mass, self._means)
+
+    def _join(self, i: int, row: Any) -> None:
+        empty = np.flatnonzero(self._sizes[1:] == 0)
+        if len(empty):
+            g = 1 + int(empty[0])
+        else:
+            means = self._means[1:]
+            near = _numpy((means @ row) / ((means**2).sum(1) ** 0.5 + 1e-30))
+            g = 1 + int(near.argmax())
+        self._group[i] = g
+        self._mass[0] -= self._weights[i]
+        self._mass[g] += self._weights[i]
+
+    def packed(self) -> Arrays:
+        return {
+            "group": self._group,
+            "mass": self._mass,
+            "sizes": self._sizes,
+            "means": _numpy(self._means),
+            "total": _numpy(self.total),
+        }
+
+    def restore(self, arrays: Arrays) -> None:
+        self._group, self._mass = arrays["group"], arrays["mass"]
+        self._sizes = arrays["sizes"]
+        self._means, self.total = (
+            _as(self._means, arrays["means"]),
+            _as(self.total, arrays["total"]),
+        )
+
+
+@dataclass(frozen=True)
+class LargestEntries:
+    """The largest entries of every client's last update: a sketch of 6 bytes per entry kept.
+
+    Args:
+        kept: entries per client.
+    """
+
+    kept: int = 1000
+
+    def open(self, weights: FloatArray, like: Rows) -> "Store":
+        """Nothing kept."""
+        return _LargestEntries(self, weights, like)
+
+
+class _LargestEntries:
+    def __init__(self, config: LargestEntries, weights: FloatArray, like: Rows) -> None:
+        self._kept = min(config.kept, like.shape[1])
+        self._width = like.shape[1]
+        N = len(weights)
+        self._seen = np.zeros(N, dtype=np.bool_)
+        self._where = np.zeros((N, self._kept), np.int32)
+        self._value = np.zeros((N, self._kept), np.float16)
+        self._like = like[:1] * 0
+        self.total = self._like.sum(0)
+
+    def recall(self, ids: IntArray) -> Rows:
+        rows = np.zeros((len(ids), self._width), np.float32)
+        np.put_along_axis(rows, self._where[ids].astype(np.int64), self._value[ids], 1)
+        rows[~self._seen[ids]] = 0
+        return _as(self._like, rows)
+
+    def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
+        before = self.recall(ids)
+        rows = _numpy(updates)
+        top = np.argpartition(-np.abs(rows), self._kept - 1, axis=1)[:, : self._kept]
+        self._where[ids] = top
+        self._value[ids] = np.take_along_axis(rows, top, 1)
+        self._seen[ids] = True
+        self.total = self.total + _weighted(weight, self.recall(ids) - before)
+
+    def packed(self) -> Arrays:
+        ids = np.flatnonzero(self._seen)
+        parts = {"where": self._where[ids], "value": self._value[ids]}
+        return {"ids": ids, **parts, "total": _numpy(self.total)}
+
+    def restore(self, arrays: Arrays) -> None:
+        ids = arrays["ids"].astype(np.int64)
+        self._where[ids], self._value[ids] = arrays["where"], arrays["value"]
+        self._seen[ids] = True
+        self.total = _as(self.total, arrays["total"])
+
+
+def _numpy(rows: Any) -> Any:
+    return rows if isinstance(rows, np.ndarray) else rows.detach().cpu().numpy()
+
+
+def _as(like: Any, array: Any) -> Any:
+    """An array of the kind, place and precision of another."""
+    if isinstance(like, np.ndarray):
+        return array.astype(like.dtype)
+    return like.new_tensor(array)
+
+
+def _like(like: Any, rows: Any) -> Any:
+    """Rows in the precision of others of the same kind."""
+    return rows.astype(like.dtype) if isinstance(like, np.ndarray) else rows.to(like.dtype)
+
+
+def _weighted(weight: FloatArray, rows: Any) -> Any:
+    """Σ weight_i row_i, [d]."""
+    if isinstance(rows, np.ndarray):
+        return (weight @ rows).astype(rows.dtype)
+    return rows.new_tensor(weight) @ rows

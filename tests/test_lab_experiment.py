@@ -1,0 +1,378 @@
+"""Experiment files: those we ship are whole; mistakes in others are named, with the way out."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kvib
+import tiny
+from kvib.lab.claims import CLAIMS
+from kvib.lab.experiment import quick, read
+from kvib.lab.figures import FIGURES
+from kvib.policies.regularised import RegularisedState
+from kvib.sim import ServerAdam, ServerSGD, prepared
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "experiments").glob("*.toml"))
+
+
+# The files we ship
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_reads_and_all_its_runs_are_built(path):
+    given = read(path)
+    runs = list(given.runs())
+    assert given.name == path.stem
+    assert given.task in prepared.TASKS
+    assert len(runs) == sum(
+        len(given.budgets) * len(given.local.learning_rates) * len(s.seeds or given.seeds)
+        for s in given.samplers
+    )
+    assert len({run.name for run in runs}) == len(runs)
+    for run in runs:
+        sampler = kvib.Sampler(run.policy(), np.ones(300), run.budget, run.procedure, seed=run.seed)
+        assert sampler.procedure is run.procedure
+        assert getattr(run.policy(), "rounds", given.rounds) == given.rounds
+        assert run.local.learning_rate == run.learning_rate
+        assert run.server() == ServerSGD()
+        cohort = kvib.Cohort(ids=[0, 2], count=[1, 1], expected=[0.5, 0.5], weight=[0.3, 0.2])
+        assert run.coefficients(cohort).shape == (2,)
+
+
+def test_figures_and_claims_are_of_experiments_that_exist():
+    known = {path.stem for path in FILES}
+    shown = {need for drawing in FIGURES.values() for need in drawing.needs}
+    assert shown == known  # every experiment is shown in some figure
+    assert {need for claim in CLAIMS for need in claim.needs} <= known
+    commands = [claim.command.split() for claim in CLAIMS]
+    for _, command, *names in commands:
+        assert command in ("reproduce", "figure", "report")
+        for name in names[:1]:
+            everything = known | set(FIGURES)
+            assert any(n == name or n.startswith(f"{name}-") for n in everything)
+
+
+def test_seeds_of_a_samplers_own():
+    runs = list(read(ROOT / "experiments/femnist-v3.toml").runs())
+    seeds = {run.sampler.label: set() for run in runs}
+    for run in runs:
+        seeds[run.sampler.label].add(run.seed)
+    assert seeds.pop("optimal") == {0}
+    assert set(map(tuple, seeds.values())) == {(0, 1, 2)}
+
+
+def test_one_seed_of_everybody_before_the_next(tmp_path):
+    runs = tiny.experiment(tmp_path, "seeds=[3, 1]", "budgets=[2, 5]").runs()
+    assert [(run.seed, run.budget) for run in runs] == [
+        (seed, budget) for seed in (1, 3) for budget in (2, 5) for _ in range(2)
+    ]
+
+
+def test_a_samplers_seeds_may_be_others_than_the_experiments(tmp_path):
+    text = tiny.TEXT + "seeds = [7]\n"
+    runs = tiny.experiment(tmp_path, text=text).runs()
+    assert [(run.sampler.label, run.seed) for run in runs] == [
+        ("uniform", 0),
+        ("uniform", 1),
+        ("K-Vib", 7),
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_quick(path):
+    given = read(path)
+    short = quick(given)
+    assert short.rounds == given.rounds // 10
+    assert len(list(short.runs())) == len(given.samplers) * len(given.budgets) * len(
+        given.local.learning_rates
+    )
+    assert {run.seed for run in short.runs()} == {given.seeds[0]}
+    kept = replace(short, rounds=given.rounds, seeds=given.seeds, samplers=given.samplers)
+    assert kept == given
+
+
+def test_quick_is_never_longer(tmp_path):
+    assert quick(tiny.experiment(tmp_path, "rounds=50")).rounds == 10
+    assert quick(tiny.experiment(tmp_path, "rounds=4")).rounds <= 4
+
+
+# What the authors released
+
+
+RELEASED = ROOT / "experiments/synthetic-released.toml"
+
+
+def as_released(label):
+    return next(run for run in read(RELEASED).runs() if run.sampler.label == label)
+
+
+def test_the_released_mean_has_the_right_weights_in_the_wrong_order():
+    coefficients = as_released("uniform as released").coefficients
+    ones, weight = np.ones(4, int), np.array([0.1, 0.2, 0.3, 0.4])
+    orders = set()
+    for t in range(20):
+        cohort = kvib.Cohort(ids=np.arange(4), count=ones, expected=ones, weight=weight, round=t)
+        given = coefficients(cohort)
+        assert given.tolist() == coefficients(cohort).tolist()  # also after a restart
+        assert np.sort(given) == pytest.approx(weight)
+        orders.add(tuple(given))
+    assert len(orders) > 10
+
+
+def test_the_released_solver_takes_no_square_root():
+    state = RegularisedState(cost=np.array([0.0, 3.0, 8.0]), gamma=1.0, ratio=2.0)
+    ids = np.arange(3)
+    assert as_released("K-Vib").policy().scores(state, ids) == pytest.approx([1, 2, 3])
+    assert as_released("K-Vib as released").policy().scores(state, ids) == pytest.approx([1, 4, 9])
+
+
+# Changes
+
+
+def test_changes(tmp_path):
+    given = tiny.experiment(
+        tmp_path,
+        "rounds=7",
+        "title=a bare word, or more",
+        "budgets=[2.5, 3]",
+        "local.batch_size=10",
+        "local.learning_rates = [0.1, 1e-3]",
+        "server.optimiser=adam",
+        "server.options.learning_rate=0.5",
+        "server.options.decay=0",
+        'engine="torch"',
+    )
+    assert (given.rounds, given.title) == (7, "a bare word, or more")
+    assert given.budgets == [2.5, 3.0]
+    assert given.local.batch_size == 10
+    assert given.local.learning_rates == [0.1, 0.001]
+    assert given.engine == "torch"
+    runs = list(given.runs())
+    assert len(runs) == 2 * 2 * 2 * 2
+    assert runs[0].server() == ServerAdam(learning_rate=0.5, decay=0)
+    assert runs[1].policy() == kvib.KVib(rounds=7)
+    assert tiny.experiment(tmp_path).rounds == 5  # the file is as it was
+
+
+def test_options_of_a_policy(tmp_path):
+    given = tiny.experiment(tmp_path, text=tiny.TEXT + "options = { gain = 0.1, rounds = 9 }\n")
+    *_, run = given.runs()
+    assert run.policy() == kvib.KVib(gain=0.1, rounds=9)
+    assert run.procedure is kvib.independent
+
+
+def test_what_decides_a_run(tmp_path):
+    """Labels and other runs do not; everything that changes the records does."""
+
+    def config(*changes, text=tiny.TEXT):
+        return next(tiny.experiment(tmp_path, *changes, text=text).runs()).config()
+
+    lone = tiny.TEXT.split('[[samplers]]\nlabel = "K-Vib"')[0]
+    base = config()
+    for text in (lone, tiny.TEXT.replace('"uniform"', '"another name"')):
+        assert config(text=text) == base
+    for change in ("seeds=[0, 5, 9]", "budgets=[5, 6]", "title=Another", "local.epochs=1"):
+        assert config(change) == base
+    for change in (
+        "seeds=[5]",
+        "budgets=[6]",
+        "rounds=6",
+        "task=synthetic-iid",
+        "local.learning_rates=[0.1]",
+        "local.batch_size=10",
+        "local.epochs=2",
+        "local.prox=0.1",
+        "server.optimiser=yogi",
+        "server.options.momentum=0.9",
+        "evaluate_every=2",
+        "train_loss_every=1",
+        "exact_every=1",
+    ):
+        assert config(change) != base, change
+    for other in ('policy = "BySize"', 'policy = "Uniform"\nestimator = "self_normalised"'):
+        assert config(text=tiny.TEXT.replace('policy = "Uniform"', other)) != base
+
+
+# Mistakes
+
+SAMPLER = '{label = "a", policy = "Uniform"}'
+MISTAKES = {
+    "unknown sampler": (
+        'samplers=[{label = "a", policy = "KVibb"}]',
+        r"policy: 'KVibb' is not one of Uniform, .*; did you mean KVib\?",
+    ),
+    "a sampler like no other": (
+        'samplers=[{label = "a", policy = "zzz"}]',
+        r"policy: 'zzz' is not one of Uniform, BySize, [^;]*, KVib, [^;]*$",
+    ),
+    "unknown procedure": (
+        'samplers=[{label = "a", policy = "Uniform", procedure = "pivotl"}]',
+        r"procedure: 'pivotl' is not one of independent, .*; did you mean pivotal\?",
+    ),
+    "unknown estimator": (
+        'samplers=[{label = "a", policy = "Uniform", estimator = "biased"}]',
+        r"estimator: 'biased' is not one of unbiased, self_normalised; did you mean unbiased\?",
+    ),
+    "unknown task": ("task=synthetc", r"task: 'synthetc' .*; did you mean synthetic\?"),
+    "unknown engine": ("engine=tensor", r"engine: 'tensor' is not one of auto, linear, torch"),
+    "unknown precision": (
+        "precision=float16",
+        r"precision: 'float16' is not one of float32, tf32, bf16; did you mean float32\?",
+    ),
+    "unknown server": (
+        "server.optimiser=adamw",
+        r"server.optimiser: 'adamw' is not one of sgd, adam, yogi; did you mean adam\?",
+    ),
+    "misspelt key": (
+        "rouds=5",
+        r"experiment.rouds: 'rouds' is not one of name, title, .*; did you mean rounds\?",
+    ),
+    "misspelt key of a table": (
+        "local.batchsize=5",
+        r"local.batchsize: 'batchsize' is not one of learning_rates, batch_size, epochs, prox; "
+        r"did you mean batch_size\?",
+    ),
+    "misspelt key of a sampler": (
+        'samplers=[{label = "a", policy = "Uniform", option = {}}]',
+        r"samplers\[0\].option: 'option' is not one of label, .*; did you mean options\?",
+    ),
+    "word for a number": ("rounds=five", "rounds must be of type int, not 'five'"),
+    "number for a word": ("title=5", "title must be of type str, not 5"),
+    "half a round": ("rounds=5.5", "rounds must be of type int, not 5.5"),
+    "no number": ("rounds=true", "rounds must be of type int, not True"),
+    "one budget, not a list": ("budgets=5", "budgets must be a list, not 5"),
+    "one of a list": ("seeds=[0, 'a']", r"seeds\[1\] must be of type int, not 'a'"),
+    "number for a table": ("local=5", "local must be a table, not 5"),
+    "number for samplers": ("samplers=3", "samplers must be a list, not 3"),
+    "names for samplers": ('samplers=["KVib"]', r"samplers\[0\] must be a table, not 'KVib'"),
+    "no rounds at all": ("rounds=0", "rounds = 0 is not a positive number"),
+    "no label": ('samplers=[{policy = "Uniform"}]', r"samplers\[0\].label is missing"),
+    "no policy": ('samplers=[{label = "a"}]', r"samplers\[0\].policy is missing"),
+    "no batch size": ("local={learning_rates = [0.1]}", "local.batch_size is missing"),
+    "two of one label": (
+        f"samplers=[{SAMPLER}, {SAMPLER}]",
+        "samplers: two have the label 'a'; give each its own",
+    ),
+    "two labels, one folder": (
+        'samplers=[{label = "a, b", policy = "Uniform"}, {label = "A  b", policy = "KVib"}]',
+        "samplers: .*'a, b'.*'A  b'",
+    ),
+    "one budget twice": ("budgets=[5, 5.0]", "budgets"),
+    "one learning rate twice": ("local.learning_rates=[0.1, 0.1]", "local.learning_rates"),
+    "no samplers": ("samplers=[]", "samplers is empty; give at least one"),
+    "no budgets": ("budgets=[]", "budgets is empty; give at least one"),
+    "no seeds": ("seeds=[]", "seeds is empty; give at least one"),
+    "no learning rates": (
+        "local.learning_rates=[]",
+        "local.learning_rates is empty; give at least one",
+    ),
+    "no seeds of its own": (
+        'samplers=[{label = "a", policy = "Uniform", seeds = []}]',
+        r"samplers\[0\].seeds is empty",
+    ),
+    "misspelt option": (
+        'samplers=[{label = "a", policy = "KVib", options = {gian = 1}}]',
+        r"options of KVib: 'gian' is not one of rounds, gain, mix, gamma; did you mean gain\?",
+    ),
+    "bad value of an option": (
+        'samplers=[{label = "a", policy = "KVib", options = {gain = -1}}]',
+        "gain=-1 is not a positive number",
+    ),
+    "bad type of an option": (
+        'samplers=[{label = "a", policy = "KVib", options = {gain = "x"}}]',
+        "gain",
+    ),
+    "bad learning rate": ("local.learning_rates=[-1]", "learning_rate=-1.0 is not a positive"),
+    "misspelt option of the server": (
+        "server.options.lerning_rate=1",
+        r"server.options: 'lerning_rate' is not one of learning_rate, momentum; "
+        r"did you mean learning_rate\?",
+    ),
+    "bad type of a server's option": (
+        "server.options.learning_rate=fast",
+        "server.options.learning_rate must be of type float, not 'fast'",
+    ),
+    "change without a value": ("rounds", "--set rounds: write it as key=value"),
+    "change inside a number": ("rounds.x=5", "--set rounds.x=5: rounds has no keys of its own"),
+    "change of nothing": ("=5", "''"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named(tmp_path, mistake):
+    change, said = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=said) as raised:
+        tiny.experiment(tmp_path, change)
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).startswith((f"{tmp_path / 'tiny.toml'}: ", "--set "))
+
+
+@pytest.mark.parametrize("key", ["title", "task", "rounds", "budgets", "seeds"])
+def test_missing_keys(tmp_path, key):
+    text = re.sub(rf"^{key} = .*$", "", tiny.TEXT, flags=re.MULTILINE)
+    with pytest.raises(ValueError, match=f"tiny.toml: {key} is missing"):
+        tiny.experiment(tmp_path, text=text)
+
+
+def test_files_that_are_no_experiment(tmp_path):
+    with pytest.raises(ValueError, match=r"tiny.toml is not a TOML file: .*line 1"):
+        tiny.experiment(tmp_path, text="rounds = \n")
+    with pytest.raises(ValueError, match="is missing"):
+        tiny.experiment(tmp_path, text="")
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.toml"):
+        read(tmp_path / "nowhere.toml")
+
+
+# Policies and estimators of your own
+
+OWN = """
+import numpy as np
+import kvib
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Mine(kvib.BySize):
+    power: float = 1.0
+
+def halved(cohort):
+    return cohort.coefficients / 2
+"""
+
+
+def own(folder, text=OWN, name="Mine", file="mine.py"):
+    (folder / "mine.py").write_text(text)
+    (folder / "notes.txt").write_text("not Python")
+    line = f'{{label = "a", policy = "{file}:{name}", options = {{power = 2.0}}'
+    return tiny.experiment(folder, f'samplers=[{line}, estimator = "mine.py:halved"}}]')
+
+
+def test_a_policy_of_your_own_lies_beside_the_experiment(tmp_path):
+    run = next(own(tmp_path).runs())
+    policy = run.policy()
+    assert repr(policy) == "Mine(power=2.0)"
+    assert run.coefficients.__name__ == "halved"
+    sampler = kvib.Sampler(policy, [1, 2, 3], 2, run.procedure, seed=0)
+    assert sampler.probabilities().sum() == pytest.approx(2)
+
+
+def test_a_policy_of_your_own_with_postponed_annotations(tmp_path):
+    assert repr(next(own(tmp_path, "from __future__ import annotations\n" + OWN).runs()).policy())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "file", "said"),
+    [
+        (OWN, "Yours", "mine.py", "policy: .*mine.py has no Yours"),
+        (OWN, "Mine", "yours.py", "policy: there is no file .*yours.py"),
+        (OWN, "Mine", "notes.txt", "policy: .*notes.txt is not a Python file"),
+        (OWN, "halved", "mine.py", "policy: .*mine.py:halved"),
+    ],
+    ids=["no such name", "no such file", "not Python", "no policy"],
+)
+def test_mistakes_in_a_policy_of_your_own(tmp_path, text, name, file, said):
+    with pytest.raises(ValueError, match=said):
+        own(tmp_path, text, name, file)
