@@ -20,6 +20,8 @@ POLICIES = [
     kvib.OSMD(),
     kvib.OSMD(rounds=40),
     kvib.OSMD(rounds=40, experts=1),
+    kvib.Forecast(),
+    kvib.Forecast(floor=0.5),
 ]
 
 PROCEDURES = [
@@ -29,6 +31,8 @@ PROCEDURES = [
     kvib.pivotal,
     kvib.systematic,
     kvib.conditional_poisson,
+    kvib.balanced,
+    kvib.neighbours,
 ]
 
 EQUAL_ONLY = [kvib.without_replacement]

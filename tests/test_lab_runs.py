@@ -219,9 +219,9 @@ def test_killed_in_the_middle(tmp_path, processes):
     """SIGKILL of everything, with a checkpoint to go on from: the same tables in the end."""
     runs = list(tiny.experiment(tmp_path, *LONG).runs())
     play_all(runs, tmp_path / "straight", ONE)
-    folder, since = tmp_path / "runs/tiny", time.time_ns()
-    begun = runs[:processes]
+    folder, begun = tmp_path / "runs/tiny", runs[:processes]
     stopped = [play(run, folder, ONE, deadline=time.monotonic() + 0.2) for run in begun]
+    since = time.time_ns()
     with begin(tmp_path, processes) as child:
         until(lambda: playing(folder, begun, since))
         time.sleep(0.3)
@@ -486,14 +486,22 @@ def test_seeds_of_any_size(tmp_path):
     assert sorted(table["seed"].unique().to_list()) == [0, 3_000_000_000]
 
 
-def test_unfinished_runs_are_not_collected(played, tmp_path):
+def test_unfinished_runs(played, tmp_path):
+    """Not collected, unless one asks for a part: then the table says what is missing."""
     given, runs, _ = played
-    with pytest.raises(ValueError, match=f"{runs[0].name} is not finished; run the experiment"):
-        collect(given, runs, tmp_path / "nowhere", tmp_path / "table")
-    play(runs[0], tmp_path / "tiny", ONE, deadline=time.monotonic())
-    with pytest.raises(ValueError, match=f"{runs[0].name} is not finished"):
-        collect(given, runs[:1], tmp_path, tmp_path / "table")
+    for partial in (False, True):
+        with pytest.raises(ValueError, match=rf"tiny: 4 runs are not finished \({runs[0].name}, …"):
+            collect(given, runs, tmp_path / "nowhere", tmp_path / "table", partial)
+    for run in runs[:2]:
+        play(run, tmp_path / "tiny", ONE)
+    play(runs[2], tmp_path / "tiny", ONE, deadline=time.monotonic())
+    with pytest.raises(ValueError, match="tiny: 2 runs are not finished"):
+        collect(given, runs, tmp_path, tmp_path / "table")
     assert not (tmp_path / "table.parquet").exists()
+    part = collect(given, runs, tmp_path, tmp_path / "table", partial=True)
+    assert part.about["missing"] == [run.name for run in runs[2:]]
+    assert set(part.about["runs"]) == {run.name for run in runs[:2]}
+    assert part.table["seed"].unique().to_list() == [0]
 
 
 @pytest.fixture

@@ -69,7 +69,12 @@ def test_every_policy_and_procedure_is_unbiased(monkeypatch, policy, procedure, 
 
     gram = contributions @ contributions.T
     measured = metrics.variance(
-        probabilities, procedure=procedure, gram=gram, draws=4000, rng=np.random.default_rng(0)
+        probabilities,
+        procedure=procedure,
+        gram=gram,
+        draws=4000,
+        rng=np.random.default_rng(0),
+        variables=sampler.balanced_on(np.arange(len(sampler))),
     )
     # exact, or Monte Carlo with a false-alarm rate of 4e-8 per combination
     assert variance == pytest.approx(measured.value, abs=1e-10 + 5.5 * measured.error)

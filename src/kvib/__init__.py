@@ -2,6 +2,7 @@
 
 from kvib import metrics, theory
 from kvib.cohort import Cohort, Pairs
+from kvib.difference import Difference
 from kvib.estimators import (
     VarianceEstimate,
     estimate,
@@ -11,12 +12,16 @@ from kvib.estimators import (
     self_normalised,
     unbiased,
 )
+from kvib.guard import Guard
+from kvib.memory import GroupMeans, LargestEntries, LastUpdates
 from kvib.policies import (
     AOCS,
     OSMD,
     Avare,
     BySize,
     Exploration,
+    Forecast,
+    Forecasts,
     KVib,
     Mabs,
     Optimal,
@@ -27,8 +32,10 @@ from kvib.policies import (
 )
 from kvib.procedures import (
     Procedure,
+    balanced,
     conditional_poisson,
     independent,
+    neighbours,
     pivotal,
     systematic,
     with_replacement,
@@ -47,10 +54,17 @@ __all__ = [
     "Avare",
     "BySize",
     "Cohort",
+    "Difference",
     "DivFL",
     "EstimatedRate",
     "Exploration",
+    "Forecast",
+    "Forecasts",
+    "GroupMeans",
+    "Guard",
     "KVib",
+    "LargestEntries",
+    "LastUpdates",
     "Mabs",
     "Optimal",
     "Pairs",
@@ -63,11 +77,13 @@ __all__ = [
     "Uniform",
     "VarianceEstimate",
     "Vrb",
+    "balanced",
     "conditional_poisson",
     "estimate",
     "estimated_variance",
     "independent",
     "metrics",
+    "neighbours",
     "norm",
     "norms",
     "pivotal",

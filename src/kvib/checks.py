@@ -124,3 +124,24 @@ def _refuse(values: FloatArray, bad: Any, ids: IntArray, why: str) -> None:
     at = np.flatnonzero(bad)
     if len(at):
         raise ValueError(f"norm {values[at[0]]} of client {ids[at[0]]}: {why}")
+
+
+def checked_variables(variables: ArrayLike | None, clients: int) -> FloatArray:
+    """What is known of every client, [N, d]; nothing by default."""
+    if variables is None:
+        return np.empty((clients, 0))
+    known = np.asarray(variables, dtype=np.float64)
+    known = known[:, None] if known.ndim == 1 else known
+    if known.ndim != 2 or len(known) != clients or not np.isfinite(known).all():
+        raise ValueError(
+            f"variables of shape {known.shape} are not of {clients} clients; give each a row of "
+            "finite numbers"
+        )
+    return known
+
+
+def checked_sketch(sketch: int) -> int:
+    """A number of numbers."""
+    if int(sketch) != sketch or sketch < 0:
+        raise ValueError(f"sketch={sketch} is not a number of numbers to keep; 32 is a good one")
+    return int(sketch)

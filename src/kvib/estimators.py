@@ -55,7 +55,7 @@ def estimate(
         coefficients: `unbiased` or `self_normalised`.
         like: what the model looks like; then an empty cohort gives zeros of that form, not 0.0.
     """
-    answered, given = _answers(cohort, updates)
+    answered, given = answers(cohort, updates)
     if not answered.any():
         if like is not None:
             return _map(lambda leaf: _zeros(leaf, leaf.shape), like)
@@ -102,7 +102,7 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> Varia
         cohort: who was drawn.
         updates: as for `estimate`.
     """
-    answered, given = _answers(cohort, updates)
+    answered, given = answers(cohort, updates)
     lengths = np.full(len(cohort), math.nan)
     lengths[answered] = norms(given)
     pairs = None if cohort.pairs is None else cohort.pairs()
@@ -171,7 +171,7 @@ def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray)
     return float((free * spread).sum() / (1 - (w * w).sum()))
 
 
-def _answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:
+def answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:
     """Which clients of a cohort answered, and their updates in the same order."""
     given = by_id(cohort, updates) if isinstance(updates, Mapping) else updates
     if len(given) != len(cohort):
@@ -181,6 +181,38 @@ def _answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]
         )
     answered = np.array([update is not None for update in given], dtype=np.bool_)
     return answered, given if answered.all() else [u for u in given if u is not None]
+
+
+def as_rows(updates: Sequence[Update] | Any) -> tuple[Any, tuple[int, ...]]:
+    """Updates of one shape as rows, [m, d], and that shape; arrays and tensors alike."""
+    stacked: Any = updates
+    if isinstance(updates, list | tuple):
+        first = updates[0]
+        if isinstance(first, Mapping | list | tuple) and not _numbers(first):
+            raise ValueError(
+                "sampler.step takes arrays or tensors; join the parts of a nested update first"
+            )
+        stacked = _stack(updates)
+    return stacked.reshape(len(stacked), -1), tuple(stacked.shape[1:])
+
+
+def _numbers(update: Any) -> bool:
+    return isinstance(update, list | tuple) and all(isinstance(x, int | float) for x in update)
+
+
+def _stack(updates: Sequence[Any]) -> Any:
+    if hasattr(updates[0], "new_tensor"):
+        return _joined(updates)
+    return np.stack([np.asarray(u) for u in updates])
+
+
+def _joined(tensors: Sequence[Any]) -> Any:
+    """torch.stack, without importing torch here."""
+    first = tensors[0]
+    out = first.new_empty((len(tensors), *first.shape))
+    for k, tensor in enumerate(tensors):
+        out[k] = tensor
+    return out
 
 
 def _map(function: Callable[[Any], Any], update: Update) -> Update:

@@ -9,11 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray
-from kvib.storage import Arrays
-
-Rows = Any
-"""[m, d], NumPy or torch."""
+from kvib.cohort import Arrays, FloatArray, IntArray
+from kvib.rows import Rows, to_numpy, weighted
+from kvib.rows import like as like_of
 
 
 class Store(Protocol):
@@ -26,7 +24,10 @@ class Store(Protocol):
         """h of these clients, zero for those never seen, [m, d]."""
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
-        """Remember these updates."""
+        """Remember these updates; others of the round are still recalled as before."""
+
+    def settle(self) -> None:
+        """The round is over: what was kept counts."""
 
     def packed(self) -> Arrays:
         """As arrays."""
@@ -91,19 +92,22 @@ class _LastUpdates:
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)
-        self._rows[ids] = _like(self._rows, updates)
-        self.total = self.total + _weighted(weight, self.recall(ids) - before)
+        self._rows[ids] = like_of(self._rows, updates)
+        self.total = self.total + weighted(weight, self.recall(ids) - before)
         self._seen[ids] = True
+
+    def settle(self) -> None:
+        """Clients have rows of their own."""
 
     def packed(self) -> Arrays:
         ids = np.flatnonzero(self._seen)
-        return {"ids": ids, "rows": _numpy(self._rows[ids]), "total": _numpy(self.total)}
+        return {"ids": ids, "rows": to_numpy(self._rows[ids]), "total": to_numpy(self.total)}
 
     def restore(self, arrays: Arrays) -> None:
         ids = arrays["ids"].astype(np.int64)
-        self._rows[ids] = _as(self._rows, arrays["rows"])
+        self._rows[ids] = like_of(self._rows, arrays["rows"])
         self._seen[ids] = True
-        self.total = _as(self.total, arrays["total"])
+        self.total = like_of(self.total, arrays["total"])
 
 
 @dataclass(frozen=True)
@@ -131,59 +135,52 @@ class _GroupMeans:
 
     def __init__(self, config: GroupMeans, weights: FloatArray, like: Rows) -> None:
         self._config, self._weights = config, weights
+        rows = config.groups + 1
         self._group = np.zeros(len(weights), np.int64)
-        self._mass = np.zeros(config.groups + 1)
-        self._mass[0] = weights.sum()
-        self._sizes = np.zeros(config.groups + 1, np.int64)
-        start = like[:1] * 0
-        self._means = (
-            start.repeat(config.groups + 1, 0)
-            if isinstance(like, np.ndarray)
-            else (start.repeat(config.groups + 1, 1))
-        )
-        self.total = start.sum(0)
+        self._sizes = np.zeros(rows, np.int64)
+        self._means = like_of(like, np.zeros((rows, like.shape[1])))
+        self._next: dict[str, Any] = {}
+        self.total = self._means.sum(0)
 
     def recall(self, ids: IntArray) -> Rows:
         return self._means[self._group[ids]]
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
+        if not self._next:
+            means = self._means.copy() if isinstance(updates, np.ndarray) else self._means.clone()
+            self._next = {"means": means, "group": self._group.copy(), "sizes": self._sizes.copy()}
+        means, group, sizes = self._next.values()
         for i, row in zip(ids.tolist(), updates, strict=True):
-            if self._group[i] == 0:
-                self._join(i, row)
-            for g in (0, int(self._group[i])):
-                rate = max(self._config.rate, 1 / (self._sizes[g] + 1))
-                self._means[g] = (1 - rate) * self._means[g] + rate * row
-                self._sizes[g] += 1
-        self.total = _weighted(self._mass, self._means)
+            if group[i] == 0:
+                group[i] = self._nearest(means, sizes, row)
+            for g in (0, int(group[i])):
+                rate = max(self._config.rate, 1 / (sizes[g] + 1))
+                means[g] = (1 - rate) * means[g] + rate * row
+                sizes[g] += 1
 
-    def _join(self, i: int, row: Any) -> None:
-        empty = np.flatnonzero(self._sizes[1:] == 0)
+    def _nearest(self, means: Rows, sizes: IntArray, row: Any) -> int:
+        """An empty group, or the one whose mean points most the same way."""
+        empty = np.flatnonzero(sizes[1:] == 0)
         if len(empty):
-            g = 1 + int(empty[0])
-        else:
-            means = self._means[1:]
-            near = _numpy((means @ row) / ((means**2).sum(1) ** 0.5 + 1e-30))
-            g = 1 + int(near.argmax())
-        self._group[i] = g
-        self._mass[0] -= self._weights[i]
-        self._mass[g] += self._weights[i]
+            return 1 + int(empty[0])
+        lengths = ((means[1:] ** 2).sum(1) ** 0.5) + 1e-30
+        return 1 + int(to_numpy((means[1:] @ row) / lengths).argmax())
+
+    def settle(self) -> None:
+        if self._next:
+            self._means, self._group, self._sizes = self._next.values()
+            mass: FloatArray = np.zeros(len(self._sizes))
+            np.add.at(mass, self._group, self._weights)
+            self.total = weighted(mass, self._means)
+            self._next = {}
 
     def packed(self) -> Arrays:
-        return {
-            "group": self._group,
-            "mass": self._mass,
-            "sizes": self._sizes,
-            "means": _numpy(self._means),
-            "total": _numpy(self.total),
-        }
+        return {"group": self._group, "sizes": self._sizes, "means": to_numpy(self._means)}
 
     def restore(self, arrays: Arrays) -> None:
-        self._group, self._mass = arrays["group"], arrays["mass"]
-        self._sizes = arrays["sizes"]
-        self._means, self.total = (
-            _as(self._means, arrays["means"]),
-            _as(self.total, arrays["total"]),
-        )
+        means = like_of(self._means, arrays["means"])
+        self._next = {"means": means, "group": arrays["group"], "sizes": arrays["sizes"]}
+        self.settle()
 
 
 @dataclass(frozen=True)
@@ -216,47 +213,27 @@ class _LargestEntries:
         rows = np.zeros((len(ids), self._width), np.float32)
         np.put_along_axis(rows, self._where[ids].astype(np.int64), self._value[ids], 1)
         rows[~self._seen[ids]] = 0
-        return _as(self._like, rows)
+        return like_of(self._like, rows)
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)
-        rows = _numpy(updates)
+        rows = to_numpy(updates)
         top = np.argpartition(-np.abs(rows), self._kept - 1, axis=1)[:, : self._kept]
         self._where[ids] = top
         self._value[ids] = np.take_along_axis(rows, top, 1)
         self._seen[ids] = True
-        self.total = self.total + _weighted(weight, self.recall(ids) - before)
+        self.total = self.total + weighted(weight, self.recall(ids) - before)
+
+    def settle(self) -> None:
+        """Clients have rows of their own."""
 
     def packed(self) -> Arrays:
         ids = np.flatnonzero(self._seen)
         parts = {"where": self._where[ids], "value": self._value[ids]}
-        return {"ids": ids, **parts, "total": _numpy(self.total)}
+        return {"ids": ids, **parts, "total": to_numpy(self.total)}
 
     def restore(self, arrays: Arrays) -> None:
         ids = arrays["ids"].astype(np.int64)
         self._where[ids], self._value[ids] = arrays["where"], arrays["value"]
         self._seen[ids] = True
-        self.total = _as(self.total, arrays["total"])
-
-
-def _numpy(rows: Any) -> Any:
-    return rows if isinstance(rows, np.ndarray) else rows.detach().cpu().numpy()
-
-
-def _as(like: Any, array: Any) -> Any:
-    """An array of the kind, place and precision of another."""
-    if isinstance(like, np.ndarray):
-        return array.astype(like.dtype)
-    return like.new_tensor(array)
-
-
-def _like(like: Any, rows: Any) -> Any:
-    """Rows in the precision of others of the same kind."""
-    return rows.astype(like.dtype) if isinstance(like, np.ndarray) else rows.to(like.dtype)
-
-
-def _weighted(weight: FloatArray, rows: Any) -> Any:
-    """Σ weight_i row_i, [d]."""
-    if isinstance(rows, np.ndarray):
-        return (weight @ rows).astype(rows.dtype)
-    return rows.new_tensor(weight) @ rows
+        self.total = like_of(self.total, arrays["total"])

@@ -32,6 +32,7 @@ def variance(
     gram: ArrayLike | None = None,
     draws: int = 10_000,
     rng: np.random.Generator | None = None,
+    variables: FloatArray | None = None,
 ) -> Measurement:
     """E‖d − D‖² of the unbiased estimate.
 
@@ -52,7 +53,7 @@ def variance(
     if ((e == 0) & (squared > 0)).any():
         return Measurement(math.inf)
     if procedure.pairs is None:
-        return _monte_carlo(e, _needed(A, procedure), procedure, draws, rng)
+        return _monte_carlo(e, _needed(A, procedure), procedure, draws, rng, variables)
 
     drawable = np.flatnonzero(e > 0)  # the others have π = 0
     e, squared = e[drawable], squared[drawable]
@@ -101,13 +102,14 @@ def _monte_carlo(
     procedure: Procedure,
     draws: int,
     rng: np.random.Generator | None,
+    variables: FloatArray | None,
 ) -> Measurement:
     if rng is None:
         raise ValueError(f"the variance of {procedure!r} draws needs Monte Carlo; give rng=")
     inverse = np.divide(1.0, e, out=np.zeros_like(e), where=e > 0)
     errors = np.empty(draws)
     for k in range(draws):
-        off = procedure.counts(e, rng) * inverse - 1  # d − D = Σ off_i λ_i g_i
+        off = procedure.draw(e, rng, variables) * inverse - 1  # d − D = Σ off_i λ_i g_i
         errors[k] = off @ gram @ off
     return Measurement(float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(draws)))
 

@@ -1,8 +1,9 @@
 """The one table where names become objects."""
 
+from collections.abc import Callable
 from typing import Any
 
-from kvib import policies, procedures
+from kvib import difference, guard, memory, policies, procedures
 
 POLICIES: dict[str, type[policies.Policy[Any]]] = {
     cls.__name__: cls
@@ -29,5 +30,19 @@ PROCEDURES: dict[str, procedures.Procedure] = {
         procedures.pivotal,
         procedures.systematic,
         procedures.conditional_poisson,
+        procedures.balanced,
+        procedures.neighbours,
     )
 }
+
+CONFIGURATIONS: dict[str, Callable[..., Any]] = {
+    cls.__name__: cls
+    for cls in (
+        difference.Difference,
+        guard.Guard,
+        memory.LastUpdates,
+        memory.GroupMeans,
+        memory.LargestEntries,
+    )
+}
+"""What else a state file may name."""

@@ -18,19 +18,28 @@ from kvib.checks import (
     available_ids,
     checked_budget,
     checked_seed,
+    checked_sketch,
+    checked_variables,
     checked_weights,
     cohort_norms,
 )
-from kvib.cohort import BoolArray, Cohort, FloatArray, Guarantee, IntArray
+from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, Guarantee, IntArray
+from kvib.difference import Difference
+from kvib.estimation import Estimation
+from kvib.estimators import Coefficients, answers, as_rows, unbiased
+from kvib.guard import Guard
 from kvib.ledger import Ledger
 from kvib.names import PROCEDURES
-from kvib.policies import Policy, Setting
+from kvib.policies import Forecasts, Policy, Setting
 from kvib.procedures import Procedure
 from kvib.randomness import generator
 from kvib.rates import EstimatedRate
 
-_HEADER = {"policy", "procedure", "budget", "seed", "round", "token"}
-_ARRAYS = {"weights", "updated"}
+_HEADER = {"policy", "procedure", "budget", "seed", "round", "token", "estimator", "guard"} | {
+    "sketch",
+    "usual step",
+}
+_ARRAYS = {"weights", "updated", "variables", "sketches"}
 
 
 class _Plan(NamedTuple):
@@ -62,6 +71,11 @@ class Sampler:
             `EstimatedRate()`. Coefficients are divided by it.
         availability: probability that a client is among the `available` of a draw, likewise. Give
             it where the estimate shall stand for all clients; else it stands for the available.
+        estimator: `Difference()` to remember updates; then call `step`, not `estimate`.
+        guard: `Guard()` to bound what one client can do; likewise.
+        variables: what is known of every client, [N, d] (data size, label histogram): for
+            procedures that balance on it and policies that forecast from it.
+        sketch: how many numbers of each client's last update to keep for that, likewise.
     """
 
     def __init__(
@@ -74,6 +88,10 @@ class Sampler:
         seed: int = 0,
         response: ArrayLike | EstimatedRate = 1.0,
         availability: ArrayLike | EstimatedRate = 1.0,
+        estimator: Difference | None = None,
+        guard: Guard | None = None,
+        variables: ArrayLike | None = None,
+        sketch: int = 0,
     ) -> None:
         self.policy = policy
         self.procedure = policy.procedure if procedure is None else procedure
@@ -83,7 +101,15 @@ class Sampler:
         self.seed = checked_seed(seed)
         self._response = rates.start(response, len(self.weights), "response")
         self._availability = rates.start(availability, len(self.weights), "availability")
-        self._state = policy.start(Setting(self.weights, self.budget, self.procedure.cap))
+        self.estimator, self.guard = estimator, guard
+        self.remembered = None if estimator is None else estimator.start(self.weights)
+        self.usual_step = math.nan
+        """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
+        self.variables = checked_variables(variables, len(self.weights))
+        setting = Setting(self.weights, self.budget, self.procedure.cap, self.variables)
+        self._state = policy.start(setting)
+        self.sketch = checked_sketch(sketch)
+        self._sketches = np.full((len(self.weights), self.sketch), np.nan)
         self._ledger = Ledger()
         self._lock = threading.RLock()
 
@@ -121,7 +147,13 @@ class Sampler:
             if len(plan.ids):
                 rng = generator(self.seed, self._ledger.round, "draw")
                 weights = self.weights[plan.ids]
-                drawn = self.procedure(plan.expected, rng, weights=weights, ids=plan.ids)
+                drawn = self.procedure(
+                    plan.expected,
+                    rng,
+                    weights=weights,
+                    ids=plan.ids,
+                    variables=self.balanced_on(plan.ids),
+                )
             else:
                 drawn = Cohort(
                     ids=plan.ids, count=plan.ids, expected=plan.expected, weight=plan.expected
@@ -161,6 +193,57 @@ class Sampler:
             self._response = rates.observe(self._response, cohort.ids, answered)
             self._ledger.close(cohort)
 
+    def step(self, cohort: Cohort, updates: Any, coefficients: Coefficients = unbiased) -> Any:
+        """The estimated step, as `kvib.estimate` but with memory and guard; learns from the round.
+
+        Args:
+            cohort: as drawn by this sampler.
+            updates: one per client in the order of `cohort.ids`, arrays or tensors of one shape
+                (or stacked along the first axis), None where a client did not answer.
+            coefficients: `unbiased` or `self_normalised`.
+        """
+        answered, given = answers(cohort, updates)
+        estimation = self.begin(cohort, coefficients)
+        if not answered.any():
+            return estimation.finish()
+        flat, shape = as_rows(given)
+        estimation.add(answered, flat)
+        return estimation.finish().reshape(shape)
+
+    def begin(self, cohort: Cohort, coefficients: Coefficients = unbiased) -> Estimation:
+        """The same in parts, for updates that do not fit into memory together."""
+        if self.remembered is not None and coefficients is not unbiased:
+            raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
+        return Estimation(self, cohort, coefficients)
+
+    def finish(
+        self, cohort: Cohort, norms: FloatArray, sketches: FloatArray, shares: float
+    ) -> None:
+        """Learn from a round that `begin` began; `Estimation.finish` calls it."""
+        with self._lock:
+            self.update(cohort, norms)
+            answered = ~np.isnan(norms)
+            self._sketches[cohort.ids[answered]] = sketches[answered]
+            if self.guard is not None:
+                self.usual_step = self.guard.learn(self.usual_step, shares)
+            if self.remembered is not None:
+                self.remembered.end_round()
+
+    def balanced_on(self, ids: IntArray) -> FloatArray | None:
+        """What a balancing procedure shall keep the totals of, [m, d]: λ, λ·variables, λ·sketches.
+
+        Clients that were never seen stand for the mean of those that were.
+        """
+        if not self.procedure.uses_variables:
+            return None
+        weight = self.weights[ids, None]
+        seen = ~np.isnan(self._sketches).any(axis=1)
+        columns = [weight, weight * self.variables[ids]]
+        if self.sketch and seen.any():
+            mean = np.average(self._sketches[seen], axis=0, weights=self.weights[seen])
+            columns.append(weight * np.where(seen[ids, None], self._sketches[ids], mean))
+        return np.concatenate(columns, axis=1)
+
     def probabilities(
         self,
         available: ArrayLike | None = None,
@@ -173,6 +256,11 @@ class Sampler:
         everybody = np.zeros(len(self))
         everybody[plan.ids] = plan.expected
         return everybody
+
+    def forecast(self, level: float = 0.9) -> Forecasts:
+        """‖g‖ of every client in the coming round: medians, and intervals of this probability."""
+        with self._lock:
+            return self.policy.forecast(self._state, self._ledger.round, level)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically."""
@@ -195,7 +283,7 @@ class Sampler:
         about, arrays = storage.read(path, "sampler")
         return cls._restored(about, arrays, policy, procedure)
 
-    def packed(self) -> storage.Arrays:
+    def packed(self) -> Arrays:
         """Everything as arrays, to be kept in a file of your own; see `unpacked`."""
         with self._lock:
             about = {
@@ -205,7 +293,12 @@ class Sampler:
                 "seed": self.seed,
                 "round": self._ledger.round,
                 "token": self._ledger.token,
+                "estimator": storage.describe(self.estimator),
+                "guard": storage.describe(self.guard),
+                "sketch": self.sketch,
+                "usual step": None if math.isnan(self.usual_step) else self.usual_step,
             }
+            memory = {} if self.remembered is None else self.remembered.packed()
             return {
                 "header": storage.header("sampler", about),
                 "weights": self.weights,
@@ -213,12 +306,15 @@ class Sampler:
                 **storage.pack("state", self._state),
                 **storage.pack("response", self._response),
                 **storage.pack("availability", self._availability),
+                "variables": self.variables,
+                "sketches": self._sketches,
+                **{f"estimator.{name}": array for name, array in memory.items()},
             }
 
     @classmethod
     def unpacked(
         cls,
-        arrays: storage.Arrays,
+        arrays: Arrays,
         policy: Policy[Any] | None = None,
         procedure: Procedure | None = None,
     ) -> "Sampler":
@@ -230,7 +326,7 @@ class Sampler:
     def _restored(
         cls,
         about: dict[str, Any],
-        arrays: storage.Arrays,
+        arrays: Arrays,
         policy: Policy[Any] | None,
         procedure: Procedure | None,
     ) -> "Sampler":
@@ -245,7 +341,23 @@ class Sampler:
                 "Sampler.load(path, procedure=…)"
             )
         weights = np.array(arrays["weights"])
-        sampler = cls(policy, weights, about["budget"], procedure, seed=about["seed"])
+        sampler = cls(
+            policy,
+            weights,
+            about["budget"],
+            procedure,
+            seed=about["seed"],
+            estimator=storage.described(about["estimator"]),
+            guard=storage.described(about["guard"]),
+            variables=arrays["variables"],
+            sketch=about["sketch"],
+        )
+        sampler._sketches = np.array(arrays["sketches"])
+        sampler.usual_step = math.nan if about["usual step"] is None else about["usual step"]
+        if sampler.remembered is not None:
+            prefix = "estimator."
+            kept = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+            sampler.remembered.restore(kept)
         weights.flags.writeable = False
         sampler.weights = weights  # exactly as saved: normalising again may change the last digit
         sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))

@@ -4,6 +4,7 @@ import json
 import os
 import zipfile
 import zlib
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,11 +12,10 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.names import POLICIES
+from kvib.cohort import Arrays
+from kvib.names import CONFIGURATIONS, POLICIES
 
 VERSION = 1
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def header(kind: str, about: dict[str, Any]) -> NDArray[Any]:
@@ -118,6 +118,27 @@ def unpack(name: str, fresh: Any, arrays: Arrays, clients: int) -> Any:
                 f"{name}.{field} is {value.dtype} of shape {value.shape}, not of {clients} clients"
             )
     return kind(**{field: v if v.ndim else v.item() for field, v in values.items()})
+
+
+def describe(config: Any) -> dict[str, Any] | None:
+    """Name and fields of one of kvib's frozen configurations, also inside one another."""
+    if config is None:
+        return None
+    plain = {
+        name: describe(value) if is_dataclass(value) else value
+        for name, value in vars(config).items()
+    }
+    return {"name": type(config).__name__, "fields": plain}
+
+
+def described(said: dict[str, Any] | None) -> Any:
+    """The configuration that `describe` described."""
+    if said is None:
+        return None
+    if said["name"] not in CONFIGURATIONS:
+        raise ValueError(f"this kvib has no {said['name']}; install the kvib that wrote the file")
+    fields = {k: described(v) if isinstance(v, dict) else v for k, v in said["fields"].items()}
+    return CONFIGURATIONS[said["name"]](**fields)
 
 
 def describe_policy(policy: Any) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ def example_1(
     seed: int, clients: int = 100, dimensions: int = 1000, draws: int = 1000
 ) -> list[Errors]:
     """Random vectors of very different lengths; how far is the estimate from their sum?"""
-    rng = np.random.default_rng(seed)
+    rng = np.random.Generator(np.random.PCG64(seed))
     vectors = rng.normal(size=(clients, dimensions)) * rng.lognormal(0, 1, clients)[:, None]
     lengths = kvib.norms(list(vectors))
     gram, total = vectors @ vectors.T, vectors.sum(axis=0)

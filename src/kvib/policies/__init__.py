@@ -8,7 +8,7 @@ from kvib.policies.kvib import KVib
 from kvib.policies.mabs import Mabs
 from kvib.policies.optimal import Optimal
 from kvib.policies.osmd import OSMD
-from kvib.policies.policy import Exploration, Policy, Setting
+from kvib.policies.policy import Exploration, Forecasts, Policy, Setting
 from kvib.policies.uniform import Uniform
 from kvib.policies.vrb import Vrb
 
@@ -19,6 +19,7 @@ __all__ = [
     "BySize",
     "Exploration",
     "Forecast",
+    "Forecasts",
     "KVib",
     "Mabs",
     "Optimal",

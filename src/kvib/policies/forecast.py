@@ -8,44 +8,47 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.policies.policy import Exploration, Policy, Setting
+from kvib.policies.policy import Exploration, Forecasts, Policy, Setting
 from kvib.procedures import pivotal
 
 OUTLIER = 4.0
 """Surprises beyond so many standard deviations are pulled in: one explosion is not a trend."""
 MEMORY = 0.99
 """Per round, of what variances are learned from: training changes them."""
-NOISE, SPREAD, DRIFT = 0.1, 0.25, 0.01
+NOISE, SPREAD, DRIFT, STEP = 0.03, 0.5, 0.01, 0.01
 """Variances before anything is known, worth PRIOR observations."""
-PRIOR = 10.0
+PRIOR = 3.0
+SLOWER = 0.1
+"""Variance of a slope's step, in units of the trend's."""
 LARGEST_VARIANCE = 2.0
 """Of an offset in a score, exp(mean + variance): beyond it the tail of a normal law is fiction."""
 
 
 class ForecastState(NamedTuple):
-    """What is known of log‖g‖ = trend + β·f + offset + noise."""
+    """What is known of log‖g‖ = β·x + offset + noise."""
 
     log_score: FloatArray
     """[N]; changed for drawn clients only, except at refits."""
     log_weight: FloatArray
-    feature: FloatArray
-    """f = log λ, centred and scaled, [N]."""
-    level: FloatArray
-    """What a client's own updates say of β·f + offset, [N]."""
+    features: FloatArray
+    """x, [d + 1, N]: 1, log λ, and what else is known, standardised, logarithms of what is
+    positive."""
+    offset: FloatArray
+    """What a client's own updates say of its offset, [N]."""
     precision: FloatArray
     """How surely, when it was last seen; 0 if never."""
     seen: FloatArray
     """Round of the last answer, [N]."""
-    slope: float
-    """β."""
-    trend: float
-    trend_variance: float
-    trend_step: float
-    """Variance of its change in a round."""
+    slope: FloatArray
+    """β, [d + 1], of the trend and of every feature; moves with training."""
+    slope_covariance: FloatArray
+    """[d + 1, d + 1]."""
+    step: float
+    """Variance of the trend's change in a round."""
     noise: float
     """σ², of one observation."""
     spread: float
-    """τ², of the offsets around the regression."""
+    """τ², of the offsets."""
     drift: float
     """Variance that an offset gains in a round."""
     returns: FloatArray
@@ -56,22 +59,15 @@ class ForecastState(NamedTuple):
     """Of the last feedback; −1 before."""
 
 
-class Forecasts(NamedTuple):
-    """‖g‖ of every client in the coming round, [N] each."""
-
-    median: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-
 @dataclass(frozen=True)
 class Forecast(Policy[ForecastState]):
     """Draw by the norm that each client is about to have: p ∝ λ·√E‖g‖².
 
-    log‖g_i‖ = trend + β·log λ_i + offset_i + noise. The trend moves with training and is common to
-    all. Offsets are shrunk to 0, learned when a client is seen, and grow uncertain while it is not,
-    which raises the score λ·exp(mean + variance). The variances are learned too: no horizon, no
-    scale, nothing to tune. Any p that depends on the past alone keeps the estimate unbiased.
+    log‖g_i‖ = β·x_i + offset_i + noise, where x_i is 1, log λ_i, and what else the sampler was told
+    (`variables`): a trend and slopes that move with training. Offsets are shrunk to 0, learned when
+    a client is seen, and grow uncertain while it is not, which raises the score
+    λ·exp(mean + variance). The variances are learned too: no horizon, no scale, nothing to tune.
+    Any p that depends on the past alone keeps the estimate unbiased.
 
     Scores of clients that are not drawn move by a common factor, except when the regression is
     fitted anew, in rounds ever farther apart: O(K) work per round, O(N log T) over T rounds.
@@ -97,19 +93,18 @@ class Forecast(Policy[ForecastState]):
     def start(self, setting: Setting) -> ForecastState:
         """All norms alike: p ∝ λ, the best guess before any was seen."""
         N, log_weight = len(setting.weights), np.log(setting.weights)
-        scale = log_weight.std()
-        flat = scale < 1e-9
+        known = [_standard(x) for x in (setting.weights, *setting.variables.T)]
+        features = np.array([np.ones(N), *known])
         return ForecastState(
             log_score=log_weight.copy(),
             log_weight=log_weight,
-            feature=np.zeros(N) if flat else (log_weight - log_weight.mean()) / scale,
-            level=np.zeros(N),
+            features=features,
+            offset=np.zeros(N),
             precision=np.zeros(N),
             seen=np.zeros(N),
-            slope=0.0,
-            trend=math.nan,
-            trend_variance=0.0,
-            trend_step=0.01,
+            slope=np.zeros(len(features)),
+            slope_covariance=np.diag([1e6] + [1.0] * len(known)),  # any scale, modest slopes
+            step=STEP,
             noise=NOISE,
             spread=SPREAD,
             drift=DRIFT,
@@ -133,16 +128,16 @@ class Forecast(Policy[ForecastState]):
         ids, t = cohort.ids[keep], max(cohort.round, state.round)
         if len(ids) == 0:
             return state
-        y = np.log(feedback[keep]) - state.log_weight[ids]
+        y, x = np.log(feedback[keep]) - state.log_weight[ids], state.features[:, ids]
         age = _age(state, ids, t)
         mean, variance = _offset(state, ids, age)
-        state = _follow_trend(state, y - mean, variance + state.noise, t)
-        limit = OUTLIER * np.sqrt(variance + state.noise + state.trend_variance)
-        surprise = np.clip(y - mean - state.trend, -limit, limit)
-        observed = mean + surprise
+        state = _follow(state, x, y - mean, variance + state.noise, t)
+        unsure = np.einsum("di,de,ei->i", x, state.slope_covariance, x)
+        limit = OUTLIER * np.sqrt(variance + state.noise + unsure)
+        observed = mean + np.clip(y - state.slope @ x - mean, -limit, limit)
         _count_returns(state, ids, observed, t)
         precision = 1 / age + 1 / state.noise
-        state.level[ids] = (state.level[ids] / age + observed / state.noise) / precision
+        state.offset[ids] = (state.offset[ids] / age + observed / state.noise) / precision
         state.precision[ids], state.seen[ids] = precision, t
         _score(state, ids, t)
         due = t - state.fitted >= max(1, state.fitted // 4)
@@ -150,56 +145,69 @@ class Forecast(Policy[ForecastState]):
 
     def forecast(self, state: ForecastState, round: int, level: float = 0.9) -> Forecasts:
         """Medians of ‖g‖ and intervals that hold it with this probability, [N]."""
-        ids = np.arange(len(state.level))
-        if math.isnan(state.trend):
+        ids, x = np.arange(len(state.offset)), state.features
+        if state.round < 0:
             nothing = np.full(len(ids), math.nan)
             return Forecasts(nothing, nothing, nothing)
         mean, variance = _offset(state, ids, _age(state, ids, round))
-        ahead = state.trend_variance + state.trend_step * max(1, round - state.round)
-        width = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(variance + state.noise + ahead)
-        middle = state.trend + mean
+        ahead = state.slope_covariance + _steps(state, round)
+        unsure = np.einsum("di,de,ei->i", x, ahead, x)
+        width = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(variance + state.noise + unsure)
+        middle = state.slope @ x + mean
         return Forecasts(np.exp(middle), np.exp(middle - width), np.exp(middle + width))
 
 
+def _standard(x: FloatArray) -> FloatArray:
+    """Centred, with deviation 1; logarithms where all are positive, zeros where all are alike."""
+    logs = np.log(x) if (x > 0).all() else x
+    off = logs - logs.mean()
+    scale = off.std()
+    return np.asarray(off / scale if scale > 1e-9 else 0 * off)
+
+
 def _age(state: ForecastState, ids: IntArray, t: int) -> FloatArray:
-    """Variance of `level` by round t; infinite for clients never seen."""
+    """Variance of `offset` by round t; infinite for clients never seen."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / state.precision[ids] + state.drift * (t - state.seen[ids]))
 
 
 def _offset(state: ForecastState, ids: IntArray, age: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of β·f + offset: the client's own level, shrunk to the regression."""
+    """Mean and variance of the offset: what the client has shown, shrunk to 0."""
     variance = 1 / (1 / age + 1 / state.spread)
-    mean = variance * (state.level[ids] / age + state.slope * state.feature[ids] / state.spread)
-    return mean, variance
+    return variance * state.offset[ids] / age, variance
 
 
 def _score(state: ForecastState, ids: IntArray, t: int) -> None:
     """log λ·√E‖g‖² as of the last refit: until the next one all uncertainties grow alike."""
     mean, variance = _offset(state, ids, _age(state, ids, t))
+    forecast = state.slope[1:] @ state.features[1:, ids] + mean  # the trend is common to all
     grown = state.drift * (t - state.fitted)
     state.log_score[ids] = (
-        state.log_weight[ids] + mean + np.minimum(variance, LARGEST_VARIANCE) - grown
+        state.log_weight[ids] + forecast + np.minimum(variance, LARGEST_VARIANCE) - grown
     )
 
 
-def _follow_trend(
-    state: ForecastState, off: FloatArray, variance: FloatArray, t: int
+def _steps(state: ForecastState, t: int) -> FloatArray:
+    """Covariance that trend and slopes gain until round t."""
+    step = np.full(len(state.slope), SLOWER)
+    step[0] = 1.0
+    return np.diag(step * state.step * max(1, t - state.round))
+
+
+def _follow(
+    state: ForecastState, x: FloatArray, y: FloatArray, variance: FloatArray, t: int
 ) -> ForecastState:
-    """A random walk, seen through the weighted mean of the drawn."""
-    weight = 1 / variance
-    seen, error = float(weight @ off / weight.sum()), float(1 / weight.sum())
-    if math.isnan(state.trend):
-        return state._replace(trend=seen, trend_variance=error, round=t)
-    ahead = state.trend_variance + state.trend_step * max(1, t - state.round)
-    surprise, gain = seen - state.trend, ahead / (ahead + error)
-    step = 0.9 * state.trend_step + 0.1 * max(0.0, surprise**2 - error - state.trend_variance)
-    return state._replace(
-        trend=state.trend + gain * surprise,
-        trend_variance=(1 - gain) * ahead,
-        trend_step=max(step, 1e-6),
-        round=t,
-    )
+    """Trend and slopes are random walks, seen through the drawn: a Kalman filter."""
+    before = state.slope_covariance + _steps(state, t)
+    off, information = y - state.slope @ x, x / variance
+    after = np.asarray(np.linalg.inv(np.linalg.inv(before) + information @ x.T), np.float64)
+    slope, step = state.slope + after @ (information @ off), state.step
+    if state.round >= 0:  # how far the drawn are off together, beyond what was to be expected
+        weight = 1 / variance / (1 / variance).sum()
+        middle = x @ weight
+        chance = 1 / (1 / variance).sum() + middle @ state.slope_covariance @ middle
+        step = max(0.9 * step + 0.1 * max(0.0, float(weight @ off) ** 2 - float(chance)), 1e-6)
+    return state._replace(slope=slope, slope_covariance=after, step=step, round=t)
 
 
 def _count_returns(state: ForecastState, ids: IntArray, observed: FloatArray, t: int) -> None:
@@ -207,27 +215,24 @@ def _count_returns(state: ForecastState, ids: IntArray, observed: FloatArray, t:
     again = state.precision[ids] > 0
     ids = ids[again]
     gap = t - state.seen[ids]
-    change = (observed[again] - state.level[ids]) ** 2 - 1 / state.precision[ids]
+    change = (observed[again] - state.offset[ids]) ** 2 - 1 / state.precision[ids]
     state.returns[:] *= MEMORY
     state.returns[:] += np.array([len(gap), gap.sum(), gap @ gap, change.sum(), change @ gap])
 
 
 def _refitted(state: ForecastState, t: int) -> ForecastState:
-    """Variances by moments, β by least squares over the clients seen, then all scores."""
+    """Variances by moments; what offsets have in common goes to the slopes; then all scores."""
     noise, drift = _noise_and_drift(state.returns)
     state = state._replace(noise=noise, drift=drift, fitted=t)
     ids = np.flatnonzero(state.precision > 0)
-    f, level, age = state.feature[ids], state.level[ids], _age(state, ids, t)
-    weight = 1 / (state.spread + age)
-    f_mean, level_mean = weight @ f / weight.sum(), weight @ level / weight.sum()
-    moved = weight * (f - f_mean)
-    slope = float(moved @ (level - level_mean) / (moved @ (f - f_mean) + 1))
-    shift = float(level_mean - slope * f_mean)  # the constant belongs to the trend
-    state.level[ids] -= shift
-    excess = (state.level[ids] - slope * f) ** 2 - age
+    x, age = state.features[:, ids], _age(state, ids, t)
+    weighted = x / (state.spread + age)
+    common = np.linalg.solve(weighted @ x.T + np.eye(len(x)), weighted @ state.offset[ids])
+    state.offset[ids] -= common @ x
+    excess = state.offset[ids] ** 2 - age
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))
-    state = state._replace(slope=slope, trend=state.trend + shift, spread=max(spread, 0.1 * noise))
-    _score(state, np.arange(len(state.level)), t)
+    state = state._replace(slope=state.slope + common, spread=max(spread, 0.1 * noise, 1e-3))
+    _score(state, np.arange(len(state.offset)), t)
     return state
 
 

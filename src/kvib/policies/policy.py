@@ -25,6 +25,16 @@ class Setting(NamedTuple):
     budget: float
     cap: float
     """Largest expected count of a client under the procedure: 1, or inf with replacement."""
+    variables: FloatArray = np.empty((0, 0))
+    """What else the server knows of every client, [N, d]."""
+
+
+class Forecasts(NamedTuple):
+    """‖g‖ of every client in the coming round, [N] each."""
+
+    median: FloatArray
+    low: FloatArray
+    high: FloatArray
 
 
 class Exploration(NamedTuple):
@@ -70,6 +80,10 @@ class Policy(Generic[State]):
             feedback: λ‖g‖ of each, [m].
         """
         return state
+
+    def forecast(self, state: State, round: int, level: float) -> Forecasts:
+        """What the coming round will show, for policies that know."""
+        raise ValueError(f"{type(self).__name__} does not forecast norms; kvib.Forecast() does")
 
     def inform(self, state: State, feedback: FloatArray) -> State:
         """The state for one draw, given the feedback of all N clients in advance."""

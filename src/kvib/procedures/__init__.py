@@ -1,5 +1,6 @@
 """How to draw: from expected counts to a cohort."""
 
+from kvib.procedures.balanced import balanced, neighbours
 from kvib.procedures.conditional_poisson import conditional_poisson
 from kvib.procedures.independent import independent
 from kvib.procedures.pivotal import pivotal
@@ -10,8 +11,10 @@ from kvib.procedures.without_replacement import without_replacement
 
 __all__ = [
     "Procedure",
+    "balanced",
     "conditional_poisson",
     "independent",
+    "neighbours",
     "pivotal",
     "systematic",
     "with_replacement",

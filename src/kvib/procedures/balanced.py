@@ -66,7 +66,7 @@ def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Ge
                 up, down = min(up, (1 - x) / u[k]), min(down, x / u[k])
             elif u[k] < -1e-12:
                 up, down = min(up, -x / u[k]), min(down, (x - 1) / u[k])
-        move = up if rng.random() * (up + down) < down else -down
+        move = up if rng.random() < down / (up + down) else -down
         left = 0
         for k in range(m):
             x = p[active[k]] + move * u[k]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray
-from kvib.storage import Arrays
+from kvib.cohort import Arrays, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,6 +37,8 @@ class Record:
     optimal_factor: float = math.nan
     step_norm: float = math.nan
     """‖d‖."""
+    cut: float = 0.0
+    """What the guard cut off Σ coefficient·‖g‖: a bound on the bias of this round."""
     ids: IntArray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
     norms: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
     """‖g‖ of the drawn."""
@@ -62,7 +63,7 @@ def unpacked(arrays: Arrays) -> list[Record]:
     starts = ends - arrays["clients"].astype(int)
     rows = []
     for k in range(len(ends)):
-        values: dict[str, Any] = {name: arrays[name][k].item() for name in SCALARS}
+        values: dict[str, Any] = {n: arrays[n][k].item() for n in SCALARS if n in arrays}
         values |= {name: arrays[name][starts[k] : ends[k]] for name in RAGGED}
         rows.append(Record(**values))
     return rows

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from kvib import metrics, storage
-from kvib.cohort import Cohort, FloatArray
+from kvib.cohort import Arrays, Cohort, FloatArray
 from kvib.estimators import Coefficients, deviation, unbiased
 from kvib.randomness import generator
 from kvib.sampler import Sampler
@@ -97,10 +97,9 @@ class Simulation:
         clock.lap("exact")
         cohort = self.sampler.draw(norms=norms)
         clock.lap("draw")
-        d, drawn_norms, variance = self._train(cohort, t)
+        trained = self._train(cohort, t)
         clock.lap("train")
-        self.sampler.update(cohort, drawn_norms)
-        memory, model = self.server.step(self.memory, self.model, d)
+        memory, model = self.server.step(self.memory, self.model, trained.d)
         if not np.isfinite(self.engine.norms(model[None])).all():
             raise DivergedError(
                 f"the model left the numbers in round {t}: lower the server's learning rate; the "
@@ -111,10 +110,11 @@ class Simulation:
         record = Record(
             round=t,
             clients=len(cohort),
-            estimated_variance=variance,
-            step_norm=float(self.engine.norms(d[None])[0]) if len(cohort) else 0.0,
+            estimated_variance=trained.variance,
+            step_norm=float(self.engine.norms(trained.d[None])[0]),
+            cut=trained.cut,
             ids=cohort.ids,
-            norms=drawn_norms,
+            norms=trained.norms,
             **measured,
         )
         self.records.append(record)
@@ -138,25 +138,25 @@ class Simulation:
             )
         return measured
 
-    def _train(self, cohort: Cohort, t: int) -> tuple[Vector, FloatArray, float]:
-        """The estimated step, the norms of the drawn, and the cohort's own variance."""
-        d, norms, gram = self.model * 0, np.empty(len(cohort)), None
-        factors = self.coefficients(cohort)
+    def _train(self, cohort: Cohort, t: int) -> "_Trained":
+        """Local training of the drawn, chunk by chunk into the estimate."""
+        estimation, gram = self.sampler.begin(cohort, self.coefficients), None
         for low in range(0, len(cohort), self.engine.chunk):
-            part = slice(low, low + self.engine.chunk)
-            batches = plan(self.task.train, cohort.ids[part], self.local, self.seed, t)
-            updates = self.engine.updates(self.model, batches)
-            norms[part] = self.engine.norms(updates)
-            bad = np.flatnonzero(~np.isfinite(norms[part]))
+            at = np.zeros(len(cohort), dtype=np.bool_)
+            at[low : low + self.engine.chunk] = True
+            batches = plan(self.task.train, cohort.ids[at], self.local, self.seed, t)
+            residuals = estimation.add(at, self.engine.updates(self.model, batches))
+            bad = np.flatnonzero(~np.isfinite(estimation.norms[at]))
             if len(bad):
                 raise DivergedError(
-                    f"client {cohort.ids[part][bad[0]]} diverged in round {t}: lower the learning "
+                    f"client {cohort.ids[at][bad[0]]} diverged in round {t}: lower the learning "
                     "rate, or clip; the last checkpoint is from before"
                 )
-            d = d + self.engine.combine(factors[part], updates)
             if len(cohort) <= self.engine.chunk:
-                gram = self.engine.gram(updates)
-        return d, norms, deviation(cohort, norms, gram).value
+                gram = self.engine.gram(residuals)
+        variance = deviation(cohort, estimation.norms, gram).value
+        d = estimation.finish() + 0 * self.model  # a vector also where nobody was drawn
+        return _Trained(d, estimation.norms, variance, estimation.cut)
 
     def _everybody(self, t: int, with_gram: bool) -> "_Everybody":
         """All clients train from the current model, as in full participation."""
@@ -166,6 +166,8 @@ class Simulation:
             ids = np.arange(low, min(low + self.engine.chunk, N))
             batches = plan(self.task.train, ids, self.local, self.seed, t)
             updates = self.engine.updates(self.model, batches)
+            if self.sampler.remembered is not None:  # only what is new is sampled
+                updates = self.sampler.remembered.residuals(ids, updates)
             norms[ids] = self.engine.norms(updates)
             D = D + self.engine.combine(weights[ids], updates)
             if with_gram:
@@ -204,6 +206,7 @@ class Simulation:
                 gram=everybody.gram,
                 draws=400,
                 rng=rng,
+                variables=self.sampler.balanced_on(np.arange(len(self.task))),
             )
         return {
             "variance": variance.value,
@@ -251,7 +254,7 @@ class Simulation:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Model, server memory, sampler and records to one file, atomically; timings beside it."""
         to_numpy = self.engine.to_numpy
-        arrays: storage.Arrays = {
+        arrays: Arrays = {
             "header": storage.header("simulation", self._about()),
             "model": to_numpy(self.model),
             **{f"memory.{k}": to_numpy(v) for k, v in enumerate(self.memory)},
@@ -291,6 +294,9 @@ class Simulation:
             "server": repr(self.server),
             "coefficients": getattr(self.coefficients, "__name__", repr(self.coefficients)),
             "policy": repr(self.sampler.policy),
+            "estimator": repr(self.sampler.estimator),
+            "guard": repr(self.sampler.guard),
+            "sketch": self.sampler.sketch,
             "procedure": repr(self.sampler.procedure),
             "budget": self.sampler.budget,
             "seeds": [self.seed, self.sampler.seed],
@@ -298,9 +304,20 @@ class Simulation:
         }
 
 
-def _part(arrays: storage.Arrays, name: str) -> storage.Arrays:
+def _part(arrays: Arrays, name: str) -> Arrays:
     """The arrays of one part of a checkpoint."""
     return {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
+
+
+class _Trained(NamedTuple):
+    """What a round brought."""
+
+    d: Vector
+    norms: FloatArray
+    variance: float
+    """The cohort's own estimate."""
+    cut: float
+    """What the guard cut off."""
 
 
 class _Everybody(NamedTuple):

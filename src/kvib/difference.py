@@ -1,0 +1,99 @@
+"""An estimator that remembers: only what is new about an update has to be sampled."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kvib import rows
+from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
+from kvib.memory import LastUpdates, Memory, Store
+from kvib.rows import Rows
+
+FORGET = 0.9
+"""Per round, of what β is learned from."""
+DOUBT = 2.0
+"""Rounds of evidence for a memory that is worth nothing."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """d = βΣλh + Σ_S λ(g − βh)·count/(q·expected), with h what is remembered of a client.
+
+    Unbiased for every β that was fixed before the draw. β is learned from 0: the one that would
+    have made the noise of past rounds least, Σw⟨g, h⟩/Σw‖h‖² with w = λ²(1−p)/p estimated from
+    the drawn, less a doubt that fades. The policy learns from λ‖g − βh‖.
+
+    Args:
+        memory: what to keep: `LastUpdates` (N·d numbers), `GroupMeans` (a few times d), or
+            `LargestEntries` (a few per client).
+    """
+
+    memory: Memory = field(default_factory=LastUpdates)
+
+    def start(self, weights: FloatArray) -> "Remembered":
+        """Nothing is known yet."""
+        return Remembered(self.memory, weights)
+
+
+class Remembered:
+    """State of a difference estimator."""
+
+    def __init__(self, memory: Memory, weights: FloatArray) -> None:
+        self._memory, self._weights = memory, weights
+        self._store: Store | None = None
+        self._saved: Arrays = {}
+        self.beta = 0.0
+        """In force for the coming round."""
+        self._product, self._square, self._rounds = 0.0, 0.0, 0.0
+        self._now = np.zeros(2)
+
+    def known(self) -> Any:
+        """βΣλh, [d], or 0."""
+        return 0.0 if self._store is None or self.beta == 0 else self.beta * self._store.total
+
+    def residuals(self, ids: IntArray, updates: Rows) -> Rows:
+        """g − βh: what sampling still has to estimate, [m, d]."""
+        store = self._opened(updates)
+        return updates if self.beta == 0 else updates - self.beta * store.recall(ids)
+
+    def keep(self, cohort: Cohort, updates: Rows) -> None:
+        """Remember these updates, and how well their clients had been remembered."""
+        store, p = self._opened(updates), np.minimum(cohort.expected, 1.0)
+        recalled = store.recall(cohort.ids)
+        w = cohort.count * (cohort.weight / p) ** 2 * (1 - p)
+        self._now += (w @ rows.dots(updates, recalled), w @ rows.dots(recalled, recalled))
+        store.keep(cohort.ids, cohort.weight, updates)
+
+    def end_round(self) -> None:
+        """β and memory for the next one."""
+        if self._store is not None:
+            self._store.settle()
+        if self._now[1] > 0:
+            self._product = FORGET * self._product + self._now[0]
+            self._square = FORGET * self._square + self._now[1]
+            self._rounds += 1
+            trust = self._rounds / (self._rounds + DOUBT)
+            self.beta = float(np.clip(trust * self._product / self._square, 0.0, 1.0))
+        self._now[:] = 0
+
+    def _opened(self, updates: Rows) -> Store:
+        if self._store is None:
+            self._store = self._memory.open(self._weights, updates)
+            if self._saved:
+                self._store.restore(self._saved)
+                self._saved = {}
+        return self._store
+
+    def packed(self) -> Arrays:
+        """As arrays."""
+        learned = np.array([self.beta, self._product, self._square, self._rounds])
+        store = self._saved if self._store is None else self._store.packed()
+        return {"learned": learned, **{f"memory.{name}": a for name, a in store.items()}}
+
+    def restore(self, arrays: Arrays) -> None:
+        """What `packed` packed; the memory is filled when the first updates show their kind."""
+        self.beta, self._product, self._square, self._rounds = arrays["learned"].tolist()
+        prefix = "memory."
+        self._saved = {k.removeprefix(prefix): a for k, a in arrays.items() if prefix in k}
+        self._store = None

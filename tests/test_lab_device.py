@@ -1,0 +1,103 @@
+"""A machine with nothing but NumPy and torch plays the runs; here they are collected."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tiny
+from kvib.lab.pool import play_all
+from kvib.lab.runs import Machine, play
+from kvib.lab.tables import collect
+from kvib.sim import prepared, synthetic
+
+pytest.importorskip("torch")
+pl = pytest.importorskip("polars")
+
+ONE = Machine(threads=1)
+SCRIPT = Path(__file__).parents[1] / "experiments/device.py"
+TEXT = (
+    tiny.TEXT.replace("rounds = 5", "rounds = 3")
+    .replace("budgets = [5]", "budgets = [2]")
+    .replace("seeds = [0, 1]", 'seeds = [0]\nengine = "torch"')
+)
+BARE = """
+import runpy, sys
+absent = ["polars", "numba", "typer", "rich", "matplotlib", "scipy", "datasets"]
+sys.modules.update(dict.fromkeys(absent))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def device(folder, *words, bare=False):
+    program = ["-c", BARE, str(SCRIPT)] if bare else [str(SCRIPT)]
+    places = ("--runs", "runs", "--tasks", "tasks", "--device", "cpu", "--threads", "1")
+    return subprocess.run(
+        [sys.executable, *program, "tiny.toml", *places, *words],
+        cwd=folder,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """The same runs played here, and their table."""
+    folder = tmp_path_factory.mktemp("here")
+    given = tiny.experiment(folder, text=TEXT)
+    runs = list(given.runs())
+    play_all(runs, folder / "runs", ONE)
+    return given, runs, collect(given, runs, folder / "runs", folder / "table").table
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["as it is here", "NumPy and torch alone"])
+def test_runs_of_the_device_are_collected_here(here, tmp_path, bare):
+    given, runs, table = here
+    tiny.write(tmp_path, TEXT)
+    done = device(tmp_path, bare=bare)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].endswith("2 of 2 runs are finished")
+    names = {path.name for path in (tmp_path / "runs/tiny" / runs[0].name).iterdir()}
+    rounds = "rounds.npz" if bare else "rounds.parquet"
+    assert names == {"config.json", "environment.json", "outcome.json", "timings.npz", rounds}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
+    words = ("run", "tiny.toml", "--out", "runs", "--results", "results")
+    back = tiny.kvib(*words, cwd=tmp_path)
+    assert (back.returncode, back.stderr) == (0, "")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == before
+    found = pl.read_parquet(tmp_path / "results/tiny.parquet")
+    assert found.equals(table, null_equal=True)
+    assert given.rounds * len(runs) == len(found)
+
+
+def test_runs_go_on_elsewhere(here, tmp_path):
+    """Begun here, finished there from a prepared task: as if played in one place."""
+    _, runs, table = here
+    (tmp_path / "tasks").mkdir()
+    prepared.prepare(synthetic(), tmp_path / "tasks/synthetic.npz")
+    given = tiny.experiment(tmp_path, text=TEXT)
+    for run in runs:
+        ended = play(run, tmp_path / "runs/tiny", ONE, deadline=time.monotonic())
+        assert (ended.rounds, ended.finished) == (1, False)
+    done = device(tmp_path, "--stop-after", "0", bare=True)
+    assert "0 of 2 runs are finished" in done.stdout
+    done = device(tmp_path, bare=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 of 2 runs are finished" in done.stdout
+    found = collect(given, runs, tmp_path / "runs", tmp_path / "table").table
+    assert found.equals(table, null_equal=True)
+
+
+def test_changes_and_diverged_runs(tmp_path):
+    tiny.write(tmp_path, TEXT)
+    words = ("--set", "local.learning_rates=[1e38]", "--set", "rounds=2")
+    done = device(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 runs are finished" in done.stdout
+    assert done.stdout.count("diverged in round 0") == 2

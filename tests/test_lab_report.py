@@ -1,0 +1,385 @@
+"""The page and the figures are functions of the result files."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvib.lab.experiment import read
+
+pl = pytest.importorskip("polars")
+pytest.importorskip("matplotlib")
+
+from kvib.lab import claims, figures, tables, toy  # noqa: E402
+from kvib.lab.claims import NOT, PARTLY, REPRODUCED  # noqa: E402
+from kvib.lab.report import page  # noqa: E402
+from kvib.lab.tables import Results  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+FILES = sorted((ROOT / "experiments").glob("*.toml"))
+needs_results = pytest.mark.skipif(
+    not list(RESULTS.glob("*.parquet")), reason="results/ holds no tables yet"
+)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+# The page we commit
+
+
+@needs_results
+def test_the_page_is_that_of_the_committed_results():
+    text = page(RESULTS)
+    assert text.encode() == (ROOT / "docs/reproduction.md").read_bytes()
+    for figure in re.findall(r"\]\((figures/.*?)\)", text):
+        assert (ROOT / "docs" / figure).read_bytes()[:8] == PNG
+
+
+def changed(folder, name, column):
+    """Copies of all results, with K-Vib's numbers in one column of one file a tenth off."""
+    shutil.copytree(RESULTS, folder)
+    path = folder / f"{name}.parquet"
+    ours = pl.col("label").str.starts_with("K-Vib")
+    off = pl.when(ours).then(pl.col(column) * 1.1).otherwise(pl.col(column))
+    pl.read_parquet(path).with_columns(off.alias(column)).write_parquet(path)
+    return folder
+
+
+@needs_results
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("synthetic", "regret"),
+        ("synthetic", "variance"),
+        ("synthetic", "train_loss"),
+        ("synthetic-budgets", "regret"),
+        ("femnist-v1", "accuracy"),
+        ("femnist-v3", "train_loss"),
+    ],
+)
+def test_other_results_give_another_page(tmp_path, name, column):
+    if not (RESULTS / f"{name}.parquet").exists():
+        pytest.skip(f"no results of {name} yet")
+    folder = changed(tmp_path / "results", name, column)
+    assert page(folder) != (ROOT / "docs/reproduction.md").read_text()
+
+
+@needs_results
+def test_every_figure_that_has_results_is_drawn(tmp_path):
+    drawn = [name for name in figures.FIGURES if not figures.missing(name, RESULTS)]
+    assert len(drawn) > 2
+    for name in drawn:
+        [path] = figures.draw(name, RESULTS, tmp_path, ("png",))
+        assert path == tmp_path / f"{name}.png"
+        assert path.read_bytes()[:8] == PNG
+        assert path.stat().st_size > 5000
+
+
+# All figures and all claims, from results made here
+
+
+def made(folder, given, table, diverged=()):
+    """Result files as `collect` writes them; runs of these labels diverged."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def told(run):
+        gone = "client 3 diverged in round 7" if run.sampler.label in diverged else None
+        return {"device": "cpu", "seconds": 60.0, "diverged": gone}
+
+    about = {
+        "format": tables.FORMAT,
+        "experiment": asdict(given),
+        "runs": {run.name: told(run) for run in given.runs()},
+        "sizes": [500, 50, 5],
+        "missing": [],
+    }
+    table.write_parquet(folder / f"{given.name}.parquet")
+    (folder / f"{given.name}.json").write_text(json.dumps(about))
+
+
+def plausible(given, best=0.9):
+    """Rounds of every run: everything falls, accuracy rises; no two samplers the same."""
+    t = np.arange(0, given.rounds, 5)
+    fall = np.exp(-t / (0.4 * given.rounds))
+    parts = []
+    for run in given.runs():
+        own = 1 + 0.1 * given.samplers.index(run.sampler) + 0.01 * run.seed
+        falling = (own * fall / run.budget).astype(np.float32)
+        parts.append(
+            pl.DataFrame({"round": t.astype(np.int32)}).select(
+                pl.lit(run.sampler.label).alias("label"),
+                pl.lit(run.budget).alias("budget"),
+                pl.lit(run.learning_rate).alias("learning_rate"),
+                pl.lit(run.seed).alias("seed"),
+                "round",
+                *(pl.Series(name, falling) for name in ("regret", "variance")),
+                *(pl.Series(name, 1 + falling) for name in ("loss", "train_loss")),
+                pl.Series("accuracy", (best * (1 - fall**own)).astype(np.float32)),
+            )
+        )
+    return pl.concat(parts)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    for path in FILES:
+        given = read(path)
+        made(folder, given, plausible(given))
+    return folder
+
+
+def test_every_claim_is_judged(everything):
+    text = page(everything)
+    findings = [claim.finding(everything) for claim in claims.CLAIMS]
+    for claim, finding in zip(claims.CLAIMS, findings, strict=True):
+        assert finding.verdict in (REPRODUCED, PARTLY, NOT, "explained", "not explained")
+        assert (
+            f"| {claim.says} ({claim.where}) | {finding.measured} | **{finding.verdict}**" in text
+        )
+        assert "nan" not in finding.measured + finding.reason
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(claims.CLAIMS) + 1
+    assert {row.count("|") for row in rows} == {6}
+    assert text.count("| open |") == 1  # the text experiments
+    for name in figures.FIGURES:
+        assert f"\n## {name}\n\n![{name}](figures/{name}.png)\n" in text
+    assert text == page(everything)
+
+
+def test_claims_without_results_are_open(tmp_path):
+    text = page(tmp_path)
+    needy = [claim for claim in claims.CLAIMS if claim.needs]
+    assert text.count("| open |") == len(needy) + 1
+    for claim in needy:
+        assert f"| no results of {', '.join(claim.needs)} yet | open |" in text
+    assert re.findall(r"\n## (.*)\n", text) == ["example-1", "example-2"]
+
+
+def test_the_page_tells_of_diverged_and_missing_runs(everything, tmp_path):
+    given = read(ROOT / "experiments/synthetic-gamma.toml")
+    made(tmp_path, given, plausible(given), diverged=("γ = 1e-8", "γ = 1.0"))
+    path = tmp_path / "synthetic-gamma.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "missing": ["some-run_seed9"]}))
+    text = page(tmp_path)
+    gone = [run.name for run in given.runs() if run.sampler.label in ("γ = 1e-8", "γ = 1.0")]
+    assert f"\nDiverged: {', '.join(gone)}.\n" in text
+    assert "\nNot finished yet: some-run_seed9.\n" in text
+    assert "25 runs of 500 rounds" in text
+
+
+def test_a_target_that_nobody_reaches(tmp_path):
+    """No winner, no warning, no claim of having seen anything."""
+    for version in ("v1", "v2", "v3"):
+        given = read(ROOT / f"experiments/femnist-{version}.toml")
+        made(tmp_path, given, plausible(given, best=0.5))
+    text = page(tmp_path)
+    assert "K-Vib reached by 0 of 3 seeds" in text
+    by_words = {claim.says: claim.finding(tmp_path) for claim in claims.CLAIMS}
+    assert by_words["2× faster on FEMNIST v2"].verdict == NOT
+
+
+def test_a_sampler_that_was_not_played(tmp_path):
+    """Nothing was compared, so nothing was reproduced."""
+    given = read(ROOT / "experiments/synthetic.toml")
+    made(tmp_path, given, plausible(given).filter(pl.col("label") != "Mabs"))
+    text = page(tmp_path)
+    assert "nan" not in text
+    least = next(claim for claim in claims.CLAIMS if "lowest regret" in claim.says)
+    finding = least.finding(tmp_path)
+    assert finding is None or finding.verdict not in (REPRODUCED, PARTLY)
+
+
+def test_a_sampler_that_diverged_early(tmp_path):
+    """Its sums are over few rounds; that does not make them the lowest."""
+    given = read(ROOT / "experiments/synthetic.toml")
+    ours = pl.col("label") == "K-Vib"
+    table = plausible(given).with_columns(
+        pl.when(ours).then(0.01).otherwise("regret").alias("regret")
+    )
+    gone = (pl.col("label") == "Mabs") & (pl.col("round") > 5)
+    made(tmp_path, given, table.filter(~gone), diverged=("Mabs",))
+    least = next(claim for claim in claims.CLAIMS if "lowest regret" in claim.says)
+    finding = least.finding(tmp_path)
+    assert "nan" not in finding.measured + finding.reason
+    assert finding.verdict == REPRODUCED
+
+
+def test_short_runs_are_judged_without_a_warning(tmp_path):
+    """`kvib reproduce --quick`, then `kvib report`: all rounds are early."""
+    given = read(ROOT / "experiments/synthetic.toml", ("rounds=50",))
+    made(tmp_path, given, plausible(given))
+    text = page(tmp_path)
+    assert "nan" not in text
+    assert "T = 500" not in text
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_titles_carry_the_number_of_seeds(everything, name):
+    drawing = figures.FIGURES[name]
+    figure = drawing.draw([tables.load(everything / need) for need in drawing.needs])
+    title = figure.get_suptitle()
+    if name.endswith("-data") or not drawing.needs:  # of data and of vectors: nothing was seeded
+        assert title == ""
+        return
+    [need] = drawing.needs
+    given = read(ROOT / f"experiments/{need}.toml")
+    counts = sorted({len(s.seeds or given.seeds) for s in given.samplers})
+    many = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
+    many = "1 seed" if counts == [1] else many
+    assert title == f"{given.title}\nmean ± standard deviation of {many}"
+    labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert labels == {sampler.label for sampler in given.samplers}
+
+
+def test_the_same_results_give_the_same_files(everything, tmp_path):
+    formats = ("png", "pdf", "svg")
+    for folder in "ab":
+        paths = figures.draw("synthetic-gamma", everything, tmp_path / folder, formats)
+        assert [path.name for path in paths] == [f"synthetic-gamma.{end}" for end in formats]
+    for end in formats:
+        a, b = (tmp_path / folder / f"synthetic-gamma.{end}" for folder in "ab")
+        assert a.read_bytes() == b.read_bytes(), end
+
+
+def test_figures_without_their_columns(tmp_path):
+    """Results of an experiment that never measured what the figure shows."""
+    given = read(ROOT / "experiments/synthetic.toml")
+    made(tmp_path, given, plausible(given).drop("regret"))
+    with pytest.raises(ValueError, match="regret"):
+        figures.draw("synthetic", tmp_path, tmp_path, ("png",))
+
+
+def test_the_best_learning_rate(tmp_path):
+    given = read(ROOT / "experiments/femnist-rates.toml")
+    accuracy = pl.when(pl.col("learning_rate") == 0.05).then(0.9).otherwise(0.5)
+    late = pl.when(pl.col("round") < 260).then(0.99).otherwise(accuracy)
+    table = plausible(given).with_columns(late.cast(pl.Float32).alias("accuracy"))
+    best = figures.best_rate(Results(table, {}))
+    assert best == {sampler.label: 0.05 for sampler in given.samplers}
+
+
+# Reading tables
+
+
+def results(rows, columns, samplers=("a", "b"), own=()):
+    table = pl.DataFrame(rows, schema=columns, orient="row")
+    lines = [{"label": label, "seeds": [0] if label in own else None} for label in samplers]
+    return Results(table, {"experiment": {"samplers": lines}})
+
+
+SOME = results(
+    [
+        ("a", 1, 0, 4.0, 0.1),
+        ("a", 1, 1, 2.0, 0.8),
+        ("a", 1, 2, 3.0, 0.9),
+        ("a", 0, 0, 4.0, 0.5),
+        ("a", 0, 1, None, None),
+        ("a", 0, 2, 1.0, 0.7),
+        ("b", 0, 0, 5.0, 0.2),
+    ],
+    ["label", "seed", "round", "loss", "accuracy"],
+)
+
+
+def test_totals():
+    """Of every seed in ascending order, over rounds that were measured."""
+    assert claims.total(SOME, "a", "loss").tolist() == [5, 9]
+    assert claims.total(claims.since(SOME, 1), "a", "loss").tolist() == [1, 5]
+    assert claims.total(SOME, "nobody", "loss").tolist() == []
+
+
+def test_totals_are_not_of_single_precision():
+    table = SOME.table.with_columns(pl.col("loss").cast(pl.Float32) + 1e8)
+    assert claims.total(Results(table, {}), "a", "loss").dtype == np.float64
+
+
+def test_first_rounds_at_a_target():
+    """Accuracy from below, losses from above."""
+    assert claims.rounds_to(SOME, "a", "accuracy", 0.7).tolist() == [2, 1]
+    assert claims.rounds_to(SOME, "a", "accuracy", 0.75).tolist() == [np.inf, 1]
+    assert claims.rounds_to(SOME, "a", "loss", 2.0).tolist() == [2, 1]
+    assert claims.rounds_to(SOME, "a", "loss", 1.5).tolist() == [2, np.inf]
+    assert claims.rounds_to(SOME, "b", "loss", 9.0).tolist() == [0]
+
+
+def test_paired_seeds():
+    """Seeds that only some samplers have played are left out, but for those with seeds of their
+    own."""
+    columns = ["label", "seed", "round"]
+    rows = [("a", 0, 0), ("a", 1, 0), ("b", 1, 0)]
+    assert results(rows, columns).paired().table.rows() == rows[1:]
+    assert results(rows, columns, own=("b",)).paired().table.rows() == rows
+
+
+def test_the_lowest():
+    ours, above = np.array([1.0, 2.0]), np.array([1.5, 2.5])
+    assert claims.lowest({"x": ours, "y": above}, "x") == REPRODUCED
+    assert claims.lowest({"x": ours, "y": np.array([9.0, 1.9])}, "x") == PARTLY
+    assert claims.lowest({"x": above, "y": ours}, "x") == NOT
+    assert claims.lowest({"x": ours, "y": above, "z": ours / 2}, "x") == NOT
+    assert claims.lowest({"x": ours, "y": ours}, "x") == NOT  # nobody wins a tie,
+    assert claims.lowest({"x": ours, "y": ours}, "x", tie=1.1) == REPRODUCED  # unless allowed to
+    never = np.array([np.inf, np.inf])
+    assert claims.lowest({"x": ours, "y": never}, "x") == REPRODUCED
+    assert claims.lowest({"x": never, "y": never}, "x") == NOT
+    assert claims.lowest({"x": ours[:0], "y": ours[:0]}, "x") == NOT  # nobody ran
+
+
+def test_spreads():
+    assert claims.spread(np.array([1.0, 3.0])) == "2 ± 1.41"
+    assert claims.spread(np.array([1.0, 3.0]), ".2f") == "2.00 ± 1.41"
+    assert claims.spread(np.array([1.0]), ".0f") == "1"
+    assert claims.spread(np.array([1.0, np.inf, 2.0])) == "reached by 2 of 3 seeds"
+    assert claims.spread(np.array([np.nan])) == "reached by 0 of 1 seeds"
+    several = {"x": np.array([1.0, 3.0]), "y": np.array([2.0, 2.0])}
+    assert claims.listed(several, ".1f") == "x 2.0 ± 1.4; y 2.0 ± 0.0"
+    assert claims.seeds(several) == "2 seeds"
+    assert claims.seeds({"x": np.ones(1)}) == "one seed"
+
+
+def test_slopes():
+    columns = ["label", "budget", "seed", "round", "regret"]
+    rows = [
+        ("a", K, seed, t, own * K**-1.5)
+        for K in (50.0, 5.0, 10.0)
+        for seed, own in ((0, 1.0), (1, 3.0))
+        for t in range(4)
+    ]
+    mean, exponent = claims.slope(results(rows, columns), "a")
+    assert mean == pytest.approx([2 * K**-1.5 for K in (5, 10, 50)])  # in the order of K
+    assert exponent == pytest.approx(-1.5)
+    below = [(*row[:4], -row[4]) if row[1] == 50 else row for row in rows]
+    mean, exponent = claims.slope(results(below, columns), "a")
+    assert mean[2] < 0
+    assert np.isnan(exponent)  # there is no power of K to fit
+
+
+# Examples 1 and 2
+
+
+def test_every_outcome_of_example_2():
+    for budget in (2, 3):
+        full, outcomes = toy.example_2(budget)
+        for name in ("independent (ISP)", "random (RSP)"):
+            rows = [o for o in outcomes if o.procedure == name]
+            assert sum(o.probability for o in rows) == pytest.approx(1)
+            assert sum(o.probability * o.estimate for o in rows) == pytest.approx(full)
+    alone = [o for o in toy.example_2(3)[1] if o.procedure == "independent (ISP)"]
+    assert [o.counts for o in alone] == [(1, 1, 1)]
+
+
+def test_errors_of_example_1_have_their_exact_mean():
+    """Six means at 5.5 standard errors: a false alarm in 4 million."""
+    rows = toy.example_1(seed=1, clients=40, dimensions=30, draws=400)
+    assert [(row.budget, row.name) for row in rows] == [
+        (K, name) for K in (10, 30) for name in toy.COLOURS
+    ]
+    for row in rows:
+        error = row.squared.std(ddof=1) / np.sqrt(len(row.squared))
+        assert abs(row.squared.mean() - row.exact) < 5.5 * error
