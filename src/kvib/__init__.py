@@ -2,6 +2,7 @@
 
 from kvib import metrics, theory
 from kvib.cohort import Cohort, Pairs
+from kvib.diagnose import Diagnosis, diagnose
 from kvib.difference import Difference
 from kvib.estimators import (
     VarianceEstimate,
@@ -42,6 +43,7 @@ from kvib.procedures import (
     without_replacement,
 )
 from kvib.rates import EstimatedRate
+from kvib.recommended import recommended
 from kvib.sampler import Sampler
 from kvib.selectors import DivFL, PowerOfChoice, Selector
 from kvib.waterfill import waterfill
@@ -54,6 +56,7 @@ __all__ = [
     "Avare",
     "BySize",
     "Cohort",
+    "Diagnosis",
     "Difference",
     "DivFL",
     "EstimatedRate",
@@ -79,6 +82,7 @@ __all__ = [
     "Vrb",
     "balanced",
     "conditional_poisson",
+    "diagnose",
     "estimate",
     "estimated_variance",
     "independent",
@@ -87,6 +91,7 @@ __all__ = [
     "norm",
     "norms",
     "pivotal",
+    "recommended",
     "self_normalised",
     "systematic",
     "theory",

@@ -94,6 +94,7 @@ class Remembered:
     def restore(self, arrays: Arrays) -> None:
         """What `packed` packed; the memory is filled when the first updates show their kind."""
         self.beta, self._product, self._square, self._rounds = arrays["learned"].tolist()
-        prefix = "memory."
-        self._saved = {k.removeprefix(prefix): a for k, a in arrays.items() if prefix in k}
+        self._saved = {
+            name.removeprefix("memory."): a for name, a in arrays.items() if name != "learned"
+        }
         self._store = None

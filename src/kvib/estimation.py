@@ -30,7 +30,7 @@ class Estimation:
         self.cut = 0.0
         """What the guard has cut off so far: a bound on the bias of this round."""
         self._shares = 0.0
-        self._sketches = np.zeros((len(cohort), sampler.sketch))
+        self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
         """Take in the updates of the clients that `at` marks; returns g − βh, [m, d]."""
@@ -46,8 +46,8 @@ class Estimation:
             self.cut += float((shares * (1 - shorter)).sum())
             self._shares += float((shares * shorter).sum())
         self.norms[at] = lengths
-        if sampler.sketch:
-            self._sketches[at] = rows.sketch(updates, sampler.sketch)
+        if sampler.sketches.size:
+            self._sketches[at] = rows.sketch(updates, sampler.sketches.size)
         self._d = self._d + rows.weighted(factors, residuals)
         if sampler.remembered is not None and np.isfinite(lengths).all():
             sampler.remembered.keep(part, updates)

@@ -34,12 +34,13 @@ from kvib.policies import Forecasts, Policy, Setting
 from kvib.procedures import Procedure
 from kvib.randomness import generator
 from kvib.rates import EstimatedRate
+from kvib.sketches import Sketches
 
 _HEADER = {"policy", "procedure", "budget", "seed", "round", "token", "estimator", "guard"} | {
     "sketch",
     "usual step",
 }
-_ARRAYS = {"weights", "updated", "variables", "sketches"}
+_ARRAYS = {"weights", "updated", "variables", "sketches.rows", "sketches.returns"}
 
 
 class _Plan(NamedTuple):
@@ -108,8 +109,7 @@ class Sampler:
         self.variables = checked_variables(variables, len(self.weights))
         setting = Setting(self.weights, self.budget, self.procedure.cap, self.variables)
         self._state = policy.start(setting)
-        self.sketch = checked_sketch(sketch)
-        self._sketches = np.full((len(self.weights), self.sketch), np.nan)
+        self.sketches = Sketches(len(self.weights), checked_sketch(sketch))
         self._ledger = Ledger()
         self._lock = threading.RLock()
 
@@ -223,7 +223,7 @@ class Sampler:
         with self._lock:
             self.update(cohort, norms)
             answered = ~np.isnan(norms)
-            self._sketches[cohort.ids[answered]] = sketches[answered]
+            self.sketches.keep(cohort.take(answered), sketches[answered])
             if self.guard is not None:
                 self.usual_step = self.guard.learn(self.usual_step, shares)
             if self.remembered is not None:
@@ -237,12 +237,8 @@ class Sampler:
         if not self.procedure.uses_variables:
             return None
         weight = self.weights[ids, None]
-        seen = ~np.isnan(self._sketches).any(axis=1)
-        columns = [weight, weight * self.variables[ids]]
-        if self.sketch and seen.any():
-            mean = np.average(self._sketches[seen], axis=0, weights=self.weights[seen])
-            columns.append(weight * np.where(seen[ids, None], self._sketches[ids], mean))
-        return np.concatenate(columns, axis=1)
+        sketches = self.sketches.filled(ids, self.weights)
+        return np.concatenate([weight, weight * self.variables[ids], weight * sketches], axis=1)
 
     def probabilities(
         self,
@@ -295,7 +291,7 @@ class Sampler:
                 "token": self._ledger.token,
                 "estimator": storage.describe(self.estimator),
                 "guard": storage.describe(self.guard),
-                "sketch": self.sketch,
+                "sketch": self.sketches.size,
                 "usual step": None if math.isnan(self.usual_step) else self.usual_step,
             }
             memory = {} if self.remembered is None else self.remembered.packed()
@@ -307,7 +303,7 @@ class Sampler:
                 **storage.pack("response", self._response),
                 **storage.pack("availability", self._availability),
                 "variables": self.variables,
-                "sketches": self._sketches,
+                **{f"sketches.{name}": array for name, array in self.sketches.packed().items()},
                 **{f"estimator.{name}": array for name, array in memory.items()},
             }
 
@@ -352,12 +348,10 @@ class Sampler:
             variables=arrays["variables"],
             sketch=about["sketch"],
         )
-        sampler._sketches = np.array(arrays["sketches"])
+        sampler.sketches.restore(storage.part(arrays, "sketches"))
         sampler.usual_step = math.nan if about["usual step"] is None else about["usual step"]
         if sampler.remembered is not None:
-            prefix = "estimator."
-            kept = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-            sampler.remembered.restore(kept)
+            sampler.remembered.restore(storage.part(arrays, "estimator"))
         weights.flags.writeable = False
         sampler.weights = weights  # exactly as saved: normalising again may change the last digit
         sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))

@@ -120,6 +120,12 @@ def unpack(name: str, fresh: Any, arrays: Arrays, clients: int) -> Any:
     return kind(**{field: v if v.ndim else v.item() for field, v in values.items()})
 
 
+def part(arrays: Arrays, name: str) -> Arrays:
+    """The arrays of one part of a file, by their own names."""
+    prefix = f"{name}."
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
 def describe(config: Any) -> dict[str, Any] | None:
     """Name and fields of one of kvib's frozen configurations, also inside one another."""
     if config is None:

@@ -276,11 +276,11 @@ class Simulation:
                 f"{path} is of another run: {', '.join(differs)} differ; use another folder"
             )
         self.model = self.engine.from_numpy(arrays["model"])
-        memory = _part(arrays, "memory")
+        memory = storage.part(arrays, "memory")
         self.memory = tuple(self.engine.from_numpy(memory[str(k)]) for k in range(len(memory)))
         policy, procedure = self.sampler.policy, self.sampler.procedure
-        self.sampler = Sampler.unpacked(_part(arrays, "sampler"), policy, procedure)
-        self.records = records.unpacked(_part(arrays, "records"))
+        self.sampler = Sampler.unpacked(storage.part(arrays, "sampler"), policy, procedure)
+        self.records = records.unpacked(storage.part(arrays, "records"))
         self.seconds = _timings(Path(path).with_name("timings.npz"), len(self.records))
 
     def _about(self) -> dict[str, Any]:
@@ -296,17 +296,12 @@ class Simulation:
             "policy": repr(self.sampler.policy),
             "estimator": repr(self.sampler.estimator),
             "guard": repr(self.sampler.guard),
-            "sketch": self.sampler.sketch,
+            "sketch": self.sampler.sketches.size,
             "procedure": repr(self.sampler.procedure),
             "budget": self.sampler.budget,
             "seeds": [self.seed, self.sampler.seed],
             "every": [self.evaluate_every, self.train_loss_every, self.exact_every],
         }
-
-
-def _part(arrays: Arrays, name: str) -> Arrays:
-    """The arrays of one part of a checkpoint."""
-    return {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
 
 
 class _Trained(NamedTuple):
