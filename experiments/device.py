@@ -3,7 +3,7 @@
     kvib prepare femnist-v3 --out out/tasks/femnist-v3.npz       # where the data are
     python experiments/device.py experiments/femnist-v3.toml --runs out/runs --tasks out/tasks \\
         --device cuda --processes 4 --stop-after 500                # where the GPU is
-    kvib run experiments/femnist-v3.toml --runs out/runs            # back: collects
+    kvib run experiments/femnist-v3.toml --out out/runs             # back: collects
 
 Run folders go on where they were, on this machine or on another.
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from kvib.lab.experiment import Run, read
 from kvib.lab.pool import play_all
-from kvib.lab.runs import Machine
+from kvib.lab.runs import Machine, check
 
 
 def main() -> None:
@@ -36,7 +36,13 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     machine = Machine(options.device, options.threads, options.tasks)
-    runs = [run for file in options.files for run in read(file, tuple(options.set)).runs()]
+    try:
+        given = [read(file, tuple(options.set)) for file in options.files]
+        for experiment in given:
+            check(experiment, machine)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    runs = [run for experiment in given for run in experiment.runs()]
     # One seed of everything before the next; samplers with seeds of their own cost most: last.
     runs.sort(key=lambda run: (run.sampler.seeds is not None, run.seed))
     begin, last = time.monotonic(), 0.0

@@ -1,11 +1,9 @@
-"""The command line in processes of its own: what it does, and what it says to a mistake."""
+"""The command line: what it does, and what it says to a mistake."""
 
 import json
-import os
 import re
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,19 +23,18 @@ def here(tmp_path_factory):
     """A folder with experiments, and the results of `kvib run` in it."""
     folder = tmp_path_factory.mktemp("here")
     tiny.write(folder / "experiments")
-    text = (ROOT / "experiments/synthetic.toml").read_text()
-    tiny.write(folder / "experiments", text.replace("rounds = 500", "rounds = 100"), "synthetic")
-    for name in ("femnist-v3", "femnist-self-normalised"):
-        text = (ROOT / f"experiments/{name}.toml").read_text()
+    for name in ("synthetic", "femnist-v3", "femnist-self-normalised"):
+        text = (ROOT / f"experiments/{name}.toml").read_text(encoding="utf-8")
+        text = text.replace("rounds = 500", "rounds = 100")
         tiny.write(folder / "experiments", text, name)
     done = kvib("run", "experiments/tiny.toml", "--processes", "1", cwd=folder)
     assert done.stdout == "results/tiny.parquet: 4 runs of 5 rounds\n"
     return folder
 
 
-def kvib(*words, cwd, **options):
+def kvib(*words, cwd):
     """A command that goes well: nothing on stderr, not even a warning."""
-    done = tiny.kvib(*words, cwd=cwd, **options)
+    done = tiny.kvib(*words, cwd=cwd)
     assert (done.returncode, done.stderr) == (0, "")
     return done
 
@@ -55,8 +52,10 @@ def test_run(here, tmp_path):
     words = ("--set", "rounds=3", "--set", "local.batch_size=32", "--seeds", "0-1,4")
     places = ("--out", tmp_path / "runs", "--results", tmp_path / "results")
     script = (Path(sys.executable).with_name("kvib"),)
-    done = kvib("run", "experiments/tiny.toml", *words, *places, cwd=here, program=script)
-    assert done.stdout.replace("\n", "") == (f"{tmp_path}/results/tiny.parquet: 6 runs of 3 rounds")
+    command = ("run", "experiments/tiny.toml", *words, *places, "--processes", "2")
+    done = tiny.process(*command, cwd=here, program=script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/results/tiny.parquet: 6 runs of 3 rounds\n"
     assert len(list((tmp_path / "runs/tiny").iterdir())) == 6
     table = pl.read_parquet(tmp_path / "results/tiny.parquet")
     assert len(table) == 6 * 3
@@ -69,35 +68,48 @@ def test_run(here, tmp_path):
 def test_run_again_and_stopped(here, tmp_path):
     """Finished runs are not repeated; stopped ones go on with the same command."""
     folders = ages(here / "out/runs")
-    done = kvib("run", "experiments/tiny.toml", cwd=here)
+    done = kvib("run", "experiments/tiny.toml", "--processes", "1", cwd=here)
     assert done.stdout == "results/tiny.parquet: 4 runs of 5 rounds\n"
     assert ages(here / "out/runs") == folders
-    command = ("run", "experiments/tiny.toml", *LITTLE, "--out", tmp_path / "runs")
+    command = ("run", "experiments/tiny.toml", *LITTLE, "--out", tmp_path)
     done = kvib(*command, "--stop-after", "0", cwd=here)
     assert done.stdout == "tiny: 0 of 4 runs are finished; the same command goes on\n"
-    assert not (tmp_path / "results").exists()
+    assert not ages(tmp_path)
 
 
-def test_long_paths_are_one_line(here, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "runs", "results"),
+    [
+        (("--set", "rounds=2"), "mine/tiny", "mine/results"),
+        (("--quick",), "quick/mine/tiny", "quick/mine/results"),
+    ],
+    ids=["changed", "quick"],
+)
+def test_a_changed_experiment_stays_apart(here, tmp_path, change, runs, results):
+    """Its results must not lie over those of `kvib reproduce`."""
+    words = ("--seeds", "0", "--processes", "1", "--out", tmp_path / "mine")
+    done = kvib("run", "experiments/tiny.toml", *change, *words, cwd=here)
+    assert done.stdout.startswith(f"{tmp_path / results}/tiny.parquet: 2 runs of ")
+    assert {path.parent.parent for path in ages(tmp_path / runs)} == {tmp_path / runs}
+    assert set(tmp_path.rglob("tiny.json")) == {tmp_path / results / "tiny.json"}
+
+
+def test_figures(here, tmp_path):
     """Output is for other programs too, however narrow the terminal."""
     deep = tmp_path / "a-folder-with-a-long-name" / "and-another-one-with-a-longer-name" / "out"
-    done = kvib("figure", "example-2", "--out", deep, "--formats", "png", cwd=here)
-    assert done.stdout == f"{deep}/example-2.png\n"
+    done = kvib("figure", "example-2", "--out", deep, "--formats", "png, svg", cwd=here)
+    assert done.stdout == f"{deep}/example-2.png\n{deep}/example-2.svg\n"
+    assert len(ages(deep)) == 2
 
 
 def test_list(here):
     """Names are whole, however narrow the terminal: one must be able to type them."""
-    done = kvib("list", cwd=here)
-    rows = [re.split(r"\s*│\s*", line)[1:-1] for line in done.stdout.splitlines() if "│" in line]
-    firsts = [row[:4] for row in rows if row[0]]
-    assert firsts[-1] == ["tiny", "Tiny", "4", "5"]
-    assert "4 of 4" in done.stdout
-    assert [name for name, *_ in firsts] == [
-        "femnist-self-normalised",
-        "femnist-v3",
-        "synthetic",
-        "tiny",
-    ]
+    lines = kvib("list", cwd=here).stdout.splitlines()
+    rows = [re.split(r"\s{2,}", line.rstrip()) for line in lines]
+    named = [row for row in rows[1:] if row[0]]
+    names = ["femnist-self-normalised", "femnist-v3", "synthetic", "tiny"]
+    assert [row[0] for row in named] == names
+    assert named[-1] == ["tiny", "Tiny", "4", "5", "0 min of cpu", "4 of 4"]
 
 
 def test_reproduce_quickly_then_report(here):
@@ -114,7 +126,10 @@ def test_reproduce_quickly_then_report(here):
     assert ages(here / "results") == before
     done = kvib("report", "--results", "out/quick/results", "--out", "docs/page.md", cwd=here)
     assert done.stdout == "docs/page.md\n"
-    assert "## synthetic-data\n" in (here / "docs/page.md").read_text()
+    page = (here / "docs/page.md").read_text(encoding="utf-8")
+    assert "## synthetic-data\n" in page
+    assert "over T = 10:" in page
+    assert "the first 1 rounds" in page
     figures = sorted(path.name for path in (here / "docs/figures").iterdir())
     assert figures == ["example-1.png", "example-2.png", "synthetic-data.png", "synthetic.png"]
 
@@ -122,9 +137,8 @@ def test_reproduce_quickly_then_report(here):
 def test_reproduce_what_needs_a_gpu(here):
     """Takes the results that are there, or says that there are none."""
     done = kvib("reproduce", "femnist-v3", cwd=here)
-    said = done.stdout.replace("\n", " ")
-    assert "femnist-v3 is for a GPU: give --device cuda to run it" in said
-    assert "femnist-v3: left out, no results of femnist-v3" in said
+    assert "femnist-v3 is for a GPU: give --device cuda to run it" in done.stdout
+    assert "femnist-v3: left out, no results of femnist-v3\n" in done.stdout
     assert not (here / "out/runs/femnist-v3").exists()
 
 
@@ -132,34 +146,58 @@ def test_prepared_tasks_stand_for_the_data(here, tmp_path):
     """`--tasks` is for a machine without the data: nothing else may ask for them."""
     prepared.prepare(synthetic(clients=12), tmp_path / "femnist-v3.npz")
     words = ("--set", "task=femnist-v3", *LITTLE, "--out", tmp_path / "runs")
-    kvib("run", "experiments/tiny.toml", *words, "--tasks", tmp_path, cwd=here)
-    about = json.loads((tmp_path / "results/tiny.json").read_text())
-    assert len(about["sizes"]) == 12
+    command = ("run", "experiments/tiny.toml", *words, "--tasks", tmp_path)
+    for part in ((), ("--partial",)):
+        kvib(*command, *part, cwd=here)
+        path = tmp_path / "runs/results/tiny.json"
+        assert len(json.loads(path.read_text())["sizes"]) == 12
+        path.unlink()
 
 
 def test_diverged_runs_are_told(here, tmp_path):
     words = ("--set", "local.learning_rates=[1e38, 0.02]", *LITTLE, "--out", tmp_path / "runs")
     done = kvib("run", "experiments/tiny.toml", *words, cwd=here)
-    said = done.stdout.replace("\n", " ")
-    assert said.count("diverged in round 0") == 4
-    assert "8 runs of 3 rounds" in said
+    *told, last = done.stdout.splitlines()
+    assert len(told) == 4
+    assert all("diverged in round 0" in line for line in told)
+    assert last.endswith("8 runs of 3 rounds")
 
 
 LIGHT = """
-import runpy, sys
-sys.modules.update(dict.fromkeys(["polars", "matplotlib"]))
-runpy.run_module("kvib.cli", run_name="__main__")
+import sys
+sys.modules.update(dict.fromkeys(["polars", "matplotlib", "torch"]))
+from kvib import cli
+for words in sys.argv[1:]:
+    sys.argv[1:] = words.split()
+    try:
+        cli.main()
+    except SystemExit as end:
+        print("exit", end.code or 0)
 """
 
 
-def test_simulate_needs_no_tables_and_no_figures(tmp_path):
-    """`pip install kvib[cli]` brings neither."""
-    program = (sys.executable, "-c", LIGHT)
-    words = ("simulate", "synthetic", "--out", "run", "--rounds", "2")
-    done = kvib(*words, cwd=tmp_path, program=program)
+def test_without_tables_figures_and_torch(tmp_path):
+    """`pip install kvib[cli]` brings none of them: the rest works, or says what to install."""
+    tiny.write(tmp_path / "experiments")
+    words = (
+        "simulate synthetic --out run --rounds 2",
+        "list",
+        "run experiments/tiny.toml",
+        "figure example-2",
+        "simulate synthetic --out other --device cpu",
+    )
+    done = tiny.process(*words, cwd=tmp_path, program=(sys.executable, "-c", LIGHT))
+    assert (done.returncode, re.findall("exit .", done.stdout)) == (
+        0,
+        ["exit 0", "exit 0", "exit 2", "exit 2", "exit 2"],
+    )
     assert "2 of 2 rounds" in done.stdout
-    done = tiny.kvib("figure", "example-2", cwd=tmp_path, program=program)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert done.stderr.splitlines() == [
+        "kvib: this needs polars: pip install 'kvib[lab]'",
+        "kvib: this needs matplotlib: pip install 'kvib[lab]'",
+        "kvib: this needs torch: pip install 'kvib[torch]'",
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"experiments", "run"}
 
 
 # Mistakes: exit code 2 and one line
@@ -187,6 +225,10 @@ MISTAKES = {
         (*RUN, "--set", "rounds=6"),
         r"uniform_K5_lr0\.02_seed0 is of another configuration \(rounds differ\); give another",
     ),
+    "another engine": (
+        (*RUN, "--set", "engine=torch"),
+        r"uniform_K5_lr0\.02_seed0 is of another configuration \(engine differ\); give another",
+    ),
     "runs of another version": (
         (*RUN, "--out", "other/runs"),
         r"other/runs/tiny/\S+ is of another version of kvib; give another --out",
@@ -203,6 +245,11 @@ MISTAKES = {
         ("figure", "synthetic"),
         r"there are no results at results/synthetic; make them with: kvib run experiments/synthet",
     ),
+    "unknown format": (
+        ("figure", "example-2", "--formats", "png,jpeg"),
+        r"--formats: 'jpeg' is not one of png, pdf, svg",
+    ),
+    "no format": (("figure", "example-2", "--formats", ""), "--formats: '' is not one of png, pdf"),
     "unknown experiment": (
         ("reproduce", "nothing"),
         r"nothing is called 'nothing'; there are .*femnist-v3, .*, tiny",
@@ -210,7 +257,11 @@ MISTAKES = {
     "unreadable seeds": ((*RUN, "--seeds", "a-b"), "--seeds 'a-b': write it as 0-4 or 0,3,7"),
     "a GPU that is not there": (
         (*RUN, "--set", "engine=torch", "--device", "cuda:99", "--out", "other/gpu"),
-        "cuda:99",
+        "device 'cuda:99' cannot be used here: .*; leave it out for the CPU",
+    ),
+    "no device at all": (
+        ("simulate", "synthetic", "--out", "other/run", "--device", "abacus"),
+        "device 'abacus' cannot be used here",
     ),
     "unknown task": (("simulate", "sinthetic", "--out", "other/run"), "task 'sinthetic' is not"),
 }
@@ -229,24 +280,16 @@ def others(here):
     return here
 
 
-@pytest.fixture(scope="module")
-def answers(others):
-    """What the command line says to each, several asked at once."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = {
-            name: pool.submit(tiny.kvib, *words, cwd=others)
-            for name, (words, _) in MISTAKES.items()
-        }
-        return {name: job.result() for name, job in jobs.items()}
-
-
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_one_line(answers, mistake):
-    done = answers[mistake]
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 2
-    assert re.search(MISTAKES[mistake][1], " ".join(done.stderr.split()))
-    assert done.stdout == ""
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("kvib: ")
+def test_mistakes_are_one_line(others, mistake):
+    words, said = MISTAKES[mistake]
+    before = ages(others)
+    is_one_line(tiny.kvib(*words, cwd=others), said)
+    assert ages(others) == before
+
+
+def is_one_line(done, said):
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("kvib: ")
+    assert re.search(said, line)

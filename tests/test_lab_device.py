@@ -68,7 +68,7 @@ def test_runs_of_the_device_are_collected_here(here, tmp_path, bare):
     assert names == {"config.json", "environment.json", "outcome.json", "timings.npz", rounds}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
     words = ("run", "tiny.toml", "--out", "runs", "--results", "results")
-    back = tiny.kvib(*words, cwd=tmp_path)
+    back = tiny.kvib(*words, "--processes", "1", cwd=tmp_path)
     assert (back.returncode, back.stderr) == (0, "")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == before
     found = pl.read_parquet(tmp_path / "results/tiny.parquet")
@@ -101,3 +101,11 @@ def test_changes_and_diverged_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "2 of 2 runs are finished" in done.stdout
     assert done.stdout.count("diverged in round 0") == 2
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    tiny.write(tmp_path, TEXT)
+    done = device(tmp_path, "--device", "abacus")
+    assert done.returncode == 2
+    assert "device 'abacus' cannot be used here" in done.stderr
+    assert not (tmp_path / "runs").exists()

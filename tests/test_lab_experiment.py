@@ -9,6 +9,7 @@ import pytest
 
 import kvib
 import tiny
+from kvib.lab import beyond
 from kvib.lab.claims import CLAIMS
 from kvib.lab.experiment import quick, read
 from kvib.lab.figures import FIGURES
@@ -46,8 +47,8 @@ def test_every_file_reads_and_all_its_runs_are_built(path):
 def test_figures_and_claims_are_of_experiments_that_exist():
     known = {path.stem for path in FILES}
     shown = {need for drawing in FIGURES.values() for need in drawing.needs}
-    assert shown == known  # every experiment is shown in some figure
-    assert {need for claim in CLAIMS for need in claim.needs} <= known
+    judged = {need for claim in (*CLAIMS, *beyond.CLAIMS) for need in claim.needs}
+    assert shown | judged == known  # every experiment is for something
     commands = [claim.command.split() for claim in CLAIMS]
     for _, command, *names in commands:
         assert command in ("reproduce", "figure", "report")
@@ -255,14 +256,17 @@ MISTAKES = {
     "no batch size": ("local={learning_rates = [0.1]}", "local.batch_size is missing"),
     "two of one label": (
         f"samplers=[{SAMPLER}, {SAMPLER}]",
-        "samplers: two have the label 'a'; give each its own",
+        "samplers: 'a' and 'a' would have the same run folders; change one",
     ),
     "two labels, one folder": (
         'samplers=[{label = "a, b", policy = "Uniform"}, {label = "A  b", policy = "KVib"}]',
-        "samplers: .*'a, b'.*'A  b'",
+        "samplers: 'a, b' and 'A  b' would have the same run folders; change one",
     ),
-    "one budget twice": ("budgets=[5, 5.0]", "budgets"),
-    "one learning rate twice": ("local.learning_rates=[0.1, 0.1]", "local.learning_rates"),
+    "one budget twice": ("budgets=[5, 5.0]", "budgets: 5.0 and 5.0 would have the same run"),
+    "one learning rate twice": (
+        "local.learning_rates=[0.1, 0.2, 0.1]",
+        "local.learning_rates: 0.1 and 0.1 would have the same run folders",
+    ),
     "no samplers": ("samplers=[]", "samplers is empty; give at least one"),
     "no budgets": ("budgets=[]", "budgets is empty; give at least one"),
     "no seeds": ("seeds=[]", "seeds is empty; give at least one"),
@@ -284,7 +288,15 @@ MISTAKES = {
     ),
     "bad type of an option": (
         'samplers=[{label = "a", policy = "KVib", options = {gain = "x"}}]',
-        "gain",
+        "sampler 'a': options of KVib: gain must be of type float, not 'x'",
+    ),
+    "a policy and a procedure that do not go together": (
+        'samplers=[{label = "a", policy = "KVib", procedure = "without_replacement"}]',
+        "sampler 'a': without_replacement gives every client the same probability",
+    ),
+    "no table of options": (
+        'samplers=[{label = "a", policy = "KVib", options = 3}]',
+        r"samplers\[0\].options must be a table, not 3",
     ),
     "bad learning rate": ("local.learning_rates=[-1]", "learning_rate=-1.0 is not a positive"),
     "misspelt option of the server": (
@@ -323,6 +335,9 @@ def test_files_that_are_no_experiment(tmp_path):
         tiny.experiment(tmp_path, text="rounds = \n")
     with pytest.raises(ValueError, match="is missing"):
         tiny.experiment(tmp_path, text="")
+    (tmp_path / "latin.toml").write_bytes("title = 'é'".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin.toml is not a TOML file"):
+        read(tmp_path / "latin.toml")
     with pytest.raises(FileNotFoundError, match=r"nowhere\.toml"):
         read(tmp_path / "nowhere.toml")
 
@@ -338,16 +353,25 @@ from dataclasses import dataclass
 class Mine(kvib.BySize):
     power: float = 1.0
 
+@dataclass(frozen=True)
+class Demanding(kvib.BySize):
+    power: float
+    wanted: int
+
+class Bare(kvib.Policy):
+    pass
+
 def halved(cohort):
     return cohort.coefficients / 2
 """
 
 
-def own(folder, text=OWN, name="Mine", file="mine.py"):
+def own(folder, text=OWN, name="Mine", file="mine.py", estimator="mine.py:halved"):
+    folder.mkdir(exist_ok=True)
     (folder / "mine.py").write_text(text)
     (folder / "notes.txt").write_text("not Python")
     line = f'{{label = "a", policy = "{file}:{name}", options = {{power = 2.0}}'
-    return tiny.experiment(folder, f'samplers=[{line}, estimator = "mine.py:halved"}}]')
+    return tiny.experiment(folder, f'samplers=[{line}, estimator = "{estimator}"}}]')
 
 
 def test_a_policy_of_your_own_lies_beside_the_experiment(tmp_path):
@@ -360,7 +384,15 @@ def test_a_policy_of_your_own_lies_beside_the_experiment(tmp_path):
 
 
 def test_a_policy_of_your_own_with_postponed_annotations(tmp_path):
-    assert repr(next(own(tmp_path, "from __future__ import annotations\n" + OWN).runs()).policy())
+    text = "from __future__ import annotations\n" + OWN
+    assert repr(next(own(tmp_path, text).runs()).policy()) == "Mine(power=2.0)"
+
+
+def test_a_run_does_not_depend_on_where_its_policy_lies(tmp_path):
+    a, b = (next(own(folder).runs()).config() for folder in (tmp_path / "a", tmp_path / "b"))
+    assert a == b
+    assert a["sampler"]["policy"] == "mine.py:Mine"
+    assert a["sampler"]["estimator"] == "mine.py:halved"
 
 
 @pytest.mark.parametrize(
@@ -369,10 +401,26 @@ def test_a_policy_of_your_own_with_postponed_annotations(tmp_path):
         (OWN, "Yours", "mine.py", "policy: .*mine.py has no Yours"),
         (OWN, "Mine", "yours.py", "policy: there is no file .*yours.py"),
         (OWN, "Mine", "notes.txt", "policy: .*notes.txt is not a Python file"),
-        (OWN, "halved", "mine.py", "policy: .*mine.py:halved"),
+        (OWN, "halved", "mine.py", "policy: .*mine.py:halved is not a dataclass that extends"),
+        (OWN, "Bare", "mine.py", "policy: .*mine.py:Bare is not a dataclass that extends"),
+        (OWN, "Demanding", "mine.py", "options of .*mine.py:Demanding: .*missing.*'wanted'"),
+        (OWN.replace("float = 1.0", "str = 'a'"), "Mine", "mine.py", "power must be of type str"),
     ],
-    ids=["no such name", "no such file", "not Python", "no policy"],
+    ids=[
+        "no such name",
+        "no such file",
+        "not Python",
+        "no class",
+        "no dataclass",
+        "options missing",
+        "option of another type",
+    ],
 )
 def test_mistakes_in_a_policy_of_your_own(tmp_path, text, name, file, said):
     with pytest.raises(ValueError, match=said):
         own(tmp_path, text, name, file)
+
+
+def test_an_estimator_of_your_own_is_a_function(tmp_path):
+    with pytest.raises(ValueError, match=r"'a': estimator: .*mine\.py:HALF is not a function"):
+        own(tmp_path, OWN + "HALF = 0.5\n", estimator="mine.py:HALF")

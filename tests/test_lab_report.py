@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 from kvib.lab import claims, figures, tables, toy  # noqa: E402
 from kvib.lab.claims import NOT, PARTLY, REPRODUCED  # noqa: E402
 from kvib.lab.report import page  # noqa: E402
-from kvib.lab.tables import Results  # noqa: E402
+from kvib.lab.tables import AbsentError, Results  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -182,17 +182,28 @@ def test_a_target_that_nobody_reaches(tmp_path):
     assert "K-Vib reached by 0 of 3 seeds" in text
     by_words = {claim.says: claim.finding(tmp_path) for claim in claims.CLAIMS}
     assert by_words["2× faster on FEMNIST v2"].verdict == NOT
+    assert by_words["Vrb and Mabs do not outperform uniform on FEMNIST"] is None
+
+
+def finding(words, folder):
+    return next(claim for claim in claims.CLAIMS if words in claim.says).finding(folder)
 
 
 def test_a_sampler_that_was_not_played(tmp_path):
     """Nothing was compared, so nothing was reproduced."""
     given = read(ROOT / "experiments/synthetic.toml")
     made(tmp_path, given, plausible(given).filter(pl.col("label") != "Mabs"))
+    assert finding("lowest regret", tmp_path) is None
     text = page(tmp_path)
     assert "nan" not in text
-    least = next(claim for claim in claims.CLAIMS if "lowest regret" in claim.says)
-    finding = least.finding(tmp_path)
-    assert finding is None or finding.verdict not in (REPRODUCED, PARTLY)
+    assert "| too few results of synthetic yet | open |" in text
+
+
+def test_a_measure_that_was_not_taken(tmp_path):
+    given = read(ROOT / "experiments/synthetic.toml")
+    made(tmp_path, given, plausible(given).drop("regret"))
+    assert finding("lowest regret", tmp_path) is None
+    assert finding("lowest variance", tmp_path) is not None
 
 
 def test_a_sampler_that_diverged_early(tmp_path):
@@ -204,10 +215,29 @@ def test_a_sampler_that_diverged_early(tmp_path):
     )
     gone = (pl.col("label") == "Mabs") & (pl.col("round") > 5)
     made(tmp_path, given, table.filter(~gone), diverged=("Mabs",))
-    least = next(claim for claim in claims.CLAIMS if "lowest regret" in claim.says)
-    finding = least.finding(tmp_path)
-    assert "nan" not in finding.measured + finding.reason
-    assert finding.verdict == REPRODUCED
+    found = finding("lowest regret", tmp_path)
+    assert "Mabs finished by 0 of 5 seeds" in found.measured
+    assert "nan" not in found.measured + found.reason
+    assert found.verdict == REPRODUCED
+
+
+def test_we_diverged(tmp_path):
+    given = read(ROOT / "experiments/synthetic.toml")
+    gone = (pl.col("label") == "K-Vib") & (pl.col("round") > 5) & (pl.col("seed") == 2)
+    made(tmp_path, given, plausible(given).filter(~gone), diverged=("K-Vib",))
+    found = finding("lowest regret", tmp_path)
+    assert "K-Vib finished by 4 of 5 seeds" in found.measured
+    assert "nan" not in found.measured + found.reason
+    assert found.verdict == NOT
+
+
+def test_a_budget_that_diverged(tmp_path):
+    given = read(ROOT / "experiments/synthetic-budgets.toml")
+    gone = (pl.col("budget") == 5) & (pl.col("round") > 5)
+    made(tmp_path, given, plausible(given).filter(~gone))
+    for words in ("regret falls with K", "regret of baselines"):
+        found = finding(words, tmp_path)
+        assert "nan" not in found.measured + found.reason
 
 
 def test_short_runs_are_judged_without_a_warning(tmp_path):
@@ -217,6 +247,16 @@ def test_short_runs_are_judged_without_a_warning(tmp_path):
     text = page(tmp_path)
     assert "nan" not in text
     assert "T = 500" not in text
+
+
+def test_results_of_before_they_told_what_is_missing(tmp_path):
+    given = read(ROOT / "experiments/synthetic.toml", ("rounds=50",))
+    made(tmp_path, given, plausible(given))
+    path = tmp_path / "synthetic.json"
+    about = json.loads(path.read_text())
+    del about["missing"]
+    path.write_text(json.dumps(about))
+    assert "Not finished" not in page(tmp_path)
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
@@ -247,12 +287,39 @@ def test_the_same_results_give_the_same_files(everything, tmp_path):
         assert a.read_bytes() == b.read_bytes(), end
 
 
-def test_figures_without_their_columns(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [("synthetic", "regret"), ("synthetic-budgets", "variance"), ("femnist-rates", "accuracy")],
+)
+def test_figures_without_their_columns(tmp_path, name, column):
     """Results of an experiment that never measured what the figure shows."""
-    given = read(ROOT / "experiments/synthetic.toml")
-    made(tmp_path, given, plausible(given).drop("regret"))
-    with pytest.raises(ValueError, match="regret"):
-        figures.draw("synthetic", tmp_path, tmp_path, ("png",))
+    given = read(ROOT / f"experiments/{name}.toml")
+    made(tmp_path, given, plausible(given).drop(column))
+    with pytest.raises(ValueError, match=f"the results of {name} hold no {column}; set .*_every"):
+        figures.draw(name, tmp_path, tmp_path, ("png",))
+
+
+@pytest.mark.parametrize("name", ["synthetic", "synthetic-budgets", "femnist-rates"])
+def test_figures_of_a_part(tmp_path, name):
+    """A sampler that was not played yet is left out, and does not spoil the others' figure."""
+    given = read(ROOT / f"experiments/{name}.toml")
+    made(tmp_path, given, plausible(given).filter(pl.col("label") != "K-Vib"))
+    [path] = figures.draw(name, tmp_path, tmp_path, ("png",))
+    assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(("scale", "low"), [("linear", -1.0), ("log", 0.3)])
+def test_bands_are_cut_on_logarithmic_axes_only(scale, low):
+    """One ± two: a logarithmic axis has no place for −1."""
+    columns = ["label", "seed", "round", "loss"]
+    rows = [
+        ("a", seed, t, value) for seed, value in ((0, -1.0), (1, 1.0), (2, 3.0)) for t in (0, 1)
+    ]
+    _, [axis] = figures.panels(1)
+    axis.set_yscale(scale)
+    figures.curves(axis, results(rows, columns, samplers=("a",)), "loss")
+    [band] = axis.collections
+    assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low)
 
 
 def test_the_best_learning_rate(tmp_path):
@@ -260,7 +327,7 @@ def test_the_best_learning_rate(tmp_path):
     accuracy = pl.when(pl.col("learning_rate") == 0.05).then(0.9).otherwise(0.5)
     late = pl.when(pl.col("round") < 260).then(0.99).otherwise(accuracy)
     table = plausible(given).with_columns(late.cast(pl.Float32).alias("accuracy"))
-    best = figures.best_rate(Results(table, {}))
+    best = figures.best_rate(Results(table, {"experiment": asdict(given)}))
     assert best == {sampler.label: 0.05 for sampler in given.samplers}
 
 
@@ -270,7 +337,8 @@ def test_the_best_learning_rate(tmp_path):
 def results(rows, columns, samplers=("a", "b"), own=()):
     table = pl.DataFrame(rows, schema=columns, orient="row")
     lines = [{"label": label, "seeds": [0] if label in own else None} for label in samplers]
-    return Results(table, {"experiment": {"samplers": lines}})
+    about = {"name": "x", "samplers": lines, "budgets": [5.0], "local": {"learning_rates": [0.1]}}
+    return Results(table, {"experiment": about})
 
 
 SOME = results(
@@ -290,8 +358,16 @@ SOME = results(
 def test_totals():
     """Of every seed in ascending order, over rounds that were measured."""
     assert claims.total(SOME, "a", "loss").tolist() == [5, 9]
-    assert claims.total(claims.since(SOME, 1), "a", "loss").tolist() == [1, 5]
-    assert claims.total(SOME, "nobody", "loss").tolist() == []
+    assert claims.total(SOME, "a", "loss", since=1).tolist() == [1, 5]
+    assert claims.mean(SOME, "a", "loss", since=1).tolist() == [0.5, 2.5]
+    assert claims.total(SOME, "b", "loss").tolist() == [np.inf]  # it ended before the others
+
+
+def test_what_was_not_played_or_measured_has_no_total():
+    with pytest.raises(AbsentError, match="no rounds of nobody"):
+        claims.total(SOME, "nobody", "loss")
+    with pytest.raises(AbsentError, match="the results of x hold no regret; set exact_every"):
+        claims.total(SOME, "a", "regret")
 
 
 def test_totals_are_not_of_single_precision():
@@ -311,10 +387,19 @@ def test_first_rounds_at_a_target():
 def test_paired_seeds():
     """Seeds that only some samplers have played are left out, but for those with seeds of their
     own."""
-    columns = ["label", "seed", "round"]
-    rows = [("a", 0, 0), ("a", 1, 0), ("b", 1, 0)]
+    columns = ["label", "budget", "learning_rate", "seed", "round"]
+    rows = [(label, 5.0, 0.1, seed, 0) for label, seed in (("a", 0), ("a", 1), ("b", 1))]
     assert results(rows, columns).paired().table.rows() == rows[1:]
     assert results(rows, columns, own=("b",)).paired().table.rows() == rows
+    assert results(rows[:2], columns).paired().table.is_empty()
+
+
+def test_paired_seeds_have_every_budget():
+    columns = ["label", "budget", "learning_rate", "seed", "round"]
+    rows = [(label, K, 0.1, seed, 0) for label in "ab" for K in (5.0, 9.0) for seed in (0, 1)]
+    given = results(rows[:-1], columns)
+    given.about["experiment"]["budgets"] = [5.0, 9.0]
+    assert given.paired().table["seed"].unique().to_list() == [0]
 
 
 def test_the_lowest():
@@ -329,6 +414,7 @@ def test_the_lowest():
     assert claims.lowest({"x": ours, "y": never}, "x") == REPRODUCED
     assert claims.lowest({"x": never, "y": never}, "x") == NOT
     assert claims.lowest({"x": ours[:0], "y": ours[:0]}, "x") == NOT  # nobody ran
+    assert claims.lowest({"x": ours, "y": ours[:0]}, "x") == NOT
 
 
 def test_spreads():
@@ -337,6 +423,7 @@ def test_spreads():
     assert claims.spread(np.array([1.0]), ".0f") == "1"
     assert claims.spread(np.array([1.0, np.inf, 2.0])) == "reached by 2 of 3 seeds"
     assert claims.spread(np.array([np.nan])) == "reached by 0 of 1 seeds"
+    assert claims.spread(np.array([1.0, np.inf]), done="finished") == "finished by 1 of 2 seeds"
     several = {"x": np.array([1.0, 3.0]), "y": np.array([2.0, 2.0])}
     assert claims.listed(several, ".1f") == "x 2.0 ± 1.4; y 2.0 ± 0.0"
     assert claims.seeds(several) == "2 seeds"
@@ -358,6 +445,8 @@ def test_slopes():
     mean, exponent = claims.slope(results(below, columns), "a")
     assert mean[2] < 0
     assert np.isnan(exponent)  # there is no power of K to fit
+    with pytest.raises(AbsentError, match="fewer than two budgets"):
+        claims.slope(results([row for row in rows if row[1] == 5], columns), "a")
 
 
 # Examples 1 and 2

@@ -295,17 +295,35 @@ def test_two_processes_give_the_same_tables_as_one(played, tmp_path):
     assert dict(os.environ) == before
 
 
+FAILING = """
+from dataclasses import dataclass
+import kvib
+
+@dataclass(frozen=True)
+class Failing(kvib.Uniform):
+    def observe(self, state, cohort, feedback):
+        if cohort.round == 2:
+            raise ValueError("seen enough")
+        return state
+"""
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_run_that_fails_says_so(tmp_path, processes):
-    """K-Vib learns unequal probabilities, which draws without replacement do not have."""
-    given = tiny.experiment(
-        tmp_path,
-        "rounds=200",
-        "exact_every=0",
-        'samplers=[{label = "a", policy = "KVib", procedure = "without_replacement"}]',
-    )
-    with pytest.raises(ValueError, match="without_replacement gives every client the same"):
-        play_all(list(given.runs()), tmp_path / "runs", ONE, processes=processes)
+    (tmp_path / "failing.py").write_text(FAILING)
+    line = '{label = "a", policy = "failing.py:Failing", procedure = "independent"}'
+    runs = list(tiny.experiment(tmp_path, f"samplers=[{line}]").runs())
+    with pytest.raises(ValueError, match="seen enough"):
+        play_all(runs, tmp_path / "runs", ONE, processes=processes)
+    assert not any(outcome(tmp_path / "runs/tiny" / run.name, run).finished for run in runs[:1])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_runs_without_time_keep_their_rounds(played, tmp_path, processes):
+    _, runs, _ = played
+    play(runs[1], tmp_path / "tiny", ONE, deadline=time.monotonic())
+    ends = play_all(runs, tmp_path, ONE, processes=processes, stop_after=0)
+    assert [end.rounds for end in ends] == [0, 1, 0, 0]
 
 
 # Diverged
@@ -316,7 +334,9 @@ def test_a_diverging_run_is_recorded_and_others_go_on(played, tmp_path):
     runs = list(given.runs())
     ends = play_all(runs, tmp_path, ONE)
     assert [(end.rounds, end.finished) for end in ends] == [(0, True)] * 2 + [(5, True)] * 2
-    assert all("diverged in round 0" in end.diverged for end in ends[:2])
+    for end in ends[:2]:
+        assert "diverged in round 0" in end.diverged
+        assert "checkpoint" not in end.diverged  # there is none
     assert [end.diverged for end in ends[2:]] == [None] * 2
     before = ages(tmp_path)
     assert play_all(runs, tmp_path, ONE) == ends
@@ -370,6 +390,34 @@ def test_folders_of_another_configuration(played, tmp_path):
     assert outcome(folder, run).finished
 
 
+@pytest.mark.parametrize(("key", "other"), [("engine", "torch"), ("precision", "bf16")])
+def test_folders_of_another_engine_or_precision(played, tmp_path, key, other):
+    """They change the records, if only in the last digits; folders that do not say are trusted."""
+    run, folder = copied(played, tmp_path)
+    elsewhere = replace(run, experiment=replace(run.experiment, **{key: other}))
+    with pytest.raises(ValueError, match=rf"is of another configuration \({key} differ\); give"):
+        outcome(folder, elsewhere)
+    path = folder / "environment.json"
+    about = json.loads(path.read_text())
+    del about[key]
+    path.write_text(json.dumps(about))
+    assert outcome(folder, elsewhere).finished
+
+
+def test_folders_that_tell_where_the_policy_lay(played, tmp_path):
+    """Which other machines do not share."""
+    run, folder = copied(played, tmp_path)
+    (tmp_path / "failing.py").write_text(FAILING)
+    own = replace(run, sampler=replace(run.sampler, policy=f"{tmp_path}/failing.py:Failing"))
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["sampler"]["policy"] = "elsewhere/failing.py:Failing"
+    path.write_text(json.dumps(config))
+    assert outcome(folder, own).finished
+    with pytest.raises(ValueError, match=r"another configuration \(sampler differ\)"):
+        outcome(folder, run)
+
+
 def test_folders_of_another_version(played, tmp_path):
     run, folder = copied(played, tmp_path)
     path = folder / "config.json"
@@ -394,7 +442,7 @@ def test_another_version_may_end_otherwise(played, tmp_path):
         outcome(folder, run)
 
 
-@pytest.mark.parametrize("name", ["config.json", "outcome.json"])
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "outcome.json"])
 @pytest.mark.parametrize("content", ['{"format": 1, ', "", "[]", "null"])
 def test_torn_folders(played, tmp_path, name, content):
     run, folder = copied(played, tmp_path)
@@ -411,6 +459,17 @@ def test_folders_not_begun(played, tmp_path):
 
 
 # Tables
+
+
+def test_rounds_of_an_older_version(played, tmp_path):
+    """It had fewer columns: what it did not measure is as if not measured."""
+    _, folder = copied(played, tmp_path)
+    whole = read_rounds(folder)
+    whole.drop("quality", "cut").write_parquet(folder / "rounds.parquet")
+    frame = read_rounds(folder)
+    assert frame.columns == whole.columns
+    assert frame["quality"].is_nan().all()
+    assert frame.drop("quality").equals(whole.drop("quality"), null_equal=True)
 
 
 def test_without_a_table_library(played, tmp_path, monkeypatch):
@@ -550,6 +609,14 @@ def test_budgets_above_the_number_of_clients(tmp_path):
             match=rf"budgets: {budget} is not between 0 and the 100 clients of synthetic; change",
         ):
             check(given)
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99", ""])
+def test_devices_that_are_not_here(tmp_path, device):
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=f"device '{device}' cannot be used here: .*; leave it"):
+        check(tiny.experiment(tmp_path), Machine(device))
+    check(tiny.experiment(tmp_path), Machine("cpu"))
 
 
 def test_tasks_that_are_not_here(tmp_path):

@@ -1,9 +1,12 @@
 """A tiny experiment, as a file."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 from kvib.lab.experiment import read
 
@@ -34,7 +37,7 @@ policy = "KVib"
 def write(folder, text=TEXT, name="tiny"):
     path = Path(folder) / f"{name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -49,7 +52,7 @@ def environment(**changes):
     return {**kept, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error", **changes}
 
 
-def kvib(*words, cwd, program=(sys.executable, "-m", "kvib.cli")):
+def process(*words, cwd, program=(sys.executable, "-m", "kvib.cli")):
     """The command line in a process of its own."""
     return subprocess.run(
         [*map(str, program), *map(str, words)],
@@ -60,3 +63,25 @@ def kvib(*words, cwd, program=(sys.executable, "-m", "kvib.cli")):
         check=False,
         timeout=240,
     )
+
+
+def kvib(*words, cwd):
+    """The command line in this process, which is quicker; the terminal is narrow."""
+    from kvib import cli
+    from kvib.cli import screen
+
+    words = ["kvib", *map(str, words)]
+    out, err = io.StringIO(), io.StringIO()
+    screen.console.width, screen.errors.width = 80, 40
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict(os.environ, environment(), clear=True),
+        mock.patch.object(sys, "argv", words),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())

@@ -1,4 +1,7 @@
-"""`kvib run`, `figure`, `reproduce`, `list`: experiment files, their results and figures."""
+"""`kvib run`, `figure`, `reproduce`, `list`: experiment files, their results and figures.
+
+What needs matplotlib is imported by the commands that draw: the others work without it.
+"""
 
 import math
 import os
@@ -8,11 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
-from kvib.cli.screen import console, progress_bar
+from kvib.cli.screen import console, progress_bar, say
 from kvib.lab import experiment as files
-from kvib.lab import figures, tables
+from kvib.lab import tables
+from kvib.lab.configuration import one_of
 from kvib.lab.experiment import Experiment, Run
 from kvib.lab.pool import play_all
 from kvib.lab.runs import Machine, Outcome, check
@@ -39,15 +43,20 @@ def run(
     quick: Annotated[bool, typer.Option(help="A tenth of the rounds, one seed.")] = False,
     partial: Annotated[bool, typer.Option(help="Collect what is finished, play nothing.")] = False,
 ) -> None:
-    """Play all runs of an experiment that are not finished, and collect them into one table."""
+    """Play all runs of an experiment that are not finished, and collect them into one table.
+
+    The table goes to results/; that of a changed experiment (--set, --seeds, --quick) stays under
+    --out.
+    """
     given = _read(file, tuple(set or ()), seeds, quick)
+    place = _quick(out, quick)
     changed = bool(set or seeds or quick)
-    path = (results or (out.parent / "results" if changed else RESULTS)) / given.name
+    path = (results or (place / "results" if changed else RESULTS)) / given.name
     if partial:
-        found = tables.collect(given, list(given.runs()), _quick(out, quick), path, partial=True)
-        console.print(f"{path}.parquet: {len(found.about['missing'])} runs are missing")
+        found = tables.collect(given, list(given.runs()), place, path, partial=True, tasks=tasks)
+        say(f"{path}.parquet: {len(found.about['missing'])} runs are missing")
         return
-    _play(given, _quick(out, quick), path, Machine(device, None, tasks), processes, stop_after)
+    _play(given, place, path, Machine(device, None, tasks), processes, stop_after)
 
 
 def figure(
@@ -57,16 +66,16 @@ def figure(
     formats: Annotated[str, typer.Option(help="png, pdf, svg, with commas.")] = "png,pdf",
 ) -> None:
     """Draw figures from collected results."""
+    from kvib.lab import figures
+
     chosen = list(figures.FIGURES) if names == ["all"] else names
     for name in chosen:
-        files.one_of(figures.FIGURES, name, "figure")
+        one_of(figures.FIGURES, name, "figure")
+    suffixes = tuple(dict.fromkeys(word.strip() for word in formats.split(",")))
+    for suffix in suffixes:
+        one_of(figures.FORMATS, suffix, "--formats")
     for name in chosen:
-        missing = figures.missing(name, results)
-        if missing and names == ["all"]:
-            console.print(f"{name}: left out, no results of {', '.join(missing)}", markup=False)
-            continue
-        for path in figures.draw(name, results, out, tuple(formats.split(","))):
-            console.print(str(path), markup=False)
+        _draw(name, results, out, suffixes, optional=names == ["all"])
 
 
 def reproduce(
@@ -78,6 +87,8 @@ def reproduce(
     quick: Annotated[bool, typer.Option(help="A tenth of the rounds, one seed.")] = False,
 ) -> None:
     """Run experiments and draw their figures, into out/ (results/ stays as it is committed)."""
+    from kvib.lab import figures
+
     found = [path for path in sorted(EXPERIMENTS.glob("*.toml")) if _matches(path.stem, name)]
     drawn = [figure for figure in figures.FIGURES if _matches(figure, name)]
     if not found and not drawn:
@@ -92,12 +103,7 @@ def reproduce(
         _play(given, _quick(out, quick), place / given.name, Machine(device), processes, stop_after)
     folder = _quick(out.parent / "figures", quick)
     for line in drawn:
-        missing = figures.missing(line, place)
-        if missing:
-            console.print(f"{line}: left out, no results of {', '.join(missing)}", markup=False)
-            continue
-        for written in figures.draw(line, place, folder, ("png", "pdf")):
-            console.print(str(written), markup=False)
+        _draw(line, place, folder, ("png", "pdf"), optional=True)
 
 
 def report(
@@ -105,32 +111,48 @@ def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
 ) -> None:
     """Write the page that judges the paper claim by claim, and its figures beside it."""
+    from kvib.lab import figures
     from kvib.lab.report import page
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page(results))
+    out.write_text(page(results), encoding="utf-8")
     for name in figures.FIGURES:
         if not figures.missing(name, results):
             figures.draw(name, results, out.parent / "figures", ("png",))
-    console.print(str(out), markup=False)
+    say(str(out))
 
 
 def list_experiments(
     results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
 ) -> None:
     """Show what there is, how long it took, and whether there are results."""
-    table = Table("experiment", "what", "runs", "rounds", "took", "results")
-    for path in sorted(EXPERIMENTS.glob("*.toml")):
-        given = files.read(path)
+    experiments = [files.read(path) for path in sorted(EXPERIMENTS.glob("*.toml"))]
+    widest = max((len(given.name) for given in experiments), default=0)  # to be typed as they are
+    names = Column("experiment", no_wrap=True, min_width=widest)
+    what = Column("what", overflow="fold")
+    table = Table(names, what, "runs", "rounds", "took", "results", box=None, pad_edge=False)
+    for given in experiments:
         count = len(list(given.runs()))
         took, state = "–", "none"
-        if (results / f"{given.name}.json").exists():
-            runs = tables.load(results / given.name).about["runs"].values()
-            state = f"{len(runs)} of {count} runs"
+        if tables.file(results / given.name, "json").exists():
+            runs = tables.load_about(results / given.name)["runs"].values()
+            state = f"{len(runs)} of {count}"
             device = next(iter(runs))["device"]
             took = f"{sum(r['seconds'] for r in runs) / 60:.0f} min of {device}"
         table.add_row(given.name, given.title, str(count), str(given.rounds), took, state)
     console.print(table)
+
+
+def _draw(name: str, results: Path, out: Path, formats: tuple[str, ...], *, optional: bool) -> None:
+    """One figure; where it is one of many, its results may be missing."""
+    from kvib.lab import figures
+
+    missing = figures.missing(name, results)
+    if missing and optional:
+        say(f"{name}: left out, no results of {', '.join(missing)}")
+        return
+    for path in figures.draw(name, results, out, formats):
+        say(str(path))
 
 
 def _read(path: Path, changes: tuple[str, ...], seeds: str | None, quick: bool) -> Experiment:
@@ -163,13 +185,11 @@ def _matches(name: str, wanted: str) -> bool:
 def _borrow(given: Experiment, place: Path) -> None:
     """Results of a GPU stand for those that nobody wants to wait for on a CPU."""
     source = RESULTS / given.name
-    console.print(
-        f"{given.name} is for a GPU: give --device cuda to run it; taking {source}", markup=False
-    )
+    say(f"{given.name} is for a GPU: give --device cuda to run it; taking {source}")
     place.mkdir(parents=True, exist_ok=True)
-    for suffix in (".parquet", ".json"):
-        if source.with_suffix(suffix).exists():
-            shutil.copy(source.with_suffix(suffix), place)
+    for path in (tables.file(source, "parquet"), tables.file(source, "json")):
+        if path.exists():
+            shutil.copy(path, place)
 
 
 def _play(
@@ -180,6 +200,8 @@ def _play(
     processes: int | None,
     stop_after: float,
 ) -> None:
+    import polars  # noqa: F401 - missed now, not after the last run
+
     check(given, machine)
     runs = list(given.runs())
     if processes is None:
@@ -191,14 +213,12 @@ def _play(
     finished = sum(end.finished for end in ends)
     for one, end in zip(runs, ends, strict=True):
         if end.diverged is not None:
-            console.print(f"{one.name}: {end.diverged}", markup=False, highlight=False)
+            say(f"{one.name}: {end.diverged}")
     if finished < len(runs):
-        console.print(
-            f"{given.name}: {finished} of {len(runs)} runs are finished; the same command goes on"
-        )
+        say(f"{given.name}: {finished} of {len(runs)} runs are finished; the same command goes on")
         return
-    tables.collect(given, runs, out, path)
-    console.print(f"{path}.parquet: {len(runs)} runs of {given.rounds} rounds", markup=False)
+    tables.collect(given, runs, out, path, tasks=machine.tasks)
+    say(f"{path}.parquet: {len(runs)} runs of {given.rounds} rounds")
 
 
 def _with_progress(

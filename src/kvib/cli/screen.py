@@ -7,6 +7,17 @@ console = Console()
 errors = Console(stderr=True)
 
 
+def say(line: str) -> None:
+    """As it is, however narrow the terminal: paths must be whole for whoever reads them on."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def complain(line: str) -> None:
+    """On stderr, as one line."""
+    one = " ".join(line.split())
+    errors.print(f"kvib: {one}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
 def progress_bar() -> Progress:
     """With a field `told` for whatever is worth knowing; silent where nobody looks."""
     columns = (

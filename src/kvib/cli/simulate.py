@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 import kvib
-from kvib.cli.screen import console, progress_bar
+from kvib.cli.screen import progress_bar, say
+from kvib.lab.runs import check_device
 from kvib.names import POLICIES, PROCEDURES
 from kvib.sim import LinearEngine, LocalSGD, Simulation, SoftmaxRegression, Task, prepared
 
@@ -30,7 +31,7 @@ def prepare(
     path.parent.mkdir(parents=True, exist_ok=True)
     prepared.prepare(made, path)
     size = path.stat().st_size / 1e6
-    console.print(f"{path}: {made.name}, {len(made)} clients, {size:.1f} MB")
+    say(f"{path}: {made.name}, {len(made)} clients, {size:.1f} MB")
 
 
 def make_engine(task: Task, local: LocalSGD, device: str | None, precision: str) -> Any:
@@ -39,6 +40,7 @@ def make_engine(task: Task, local: LocalSGD, device: str | None, precision: str)
         return LinearEngine(task, local)
     from kvib.sim.engines.torch_engine import TorchEngine
 
+    check_device(device or "cpu")
     return TorchEngine(task, local, device or "cpu", precision)
 
 
@@ -89,4 +91,4 @@ def simulate(
     done = len(simulation.records)
     loss = next((r.loss for r in reversed(simulation.records) if not math.isnan(r.loss)), math.nan)
     state = "finished" if done >= rounds else "stopped; run the same command to go on"
-    console.print(f"{out}: {done} of {rounds} rounds, last test loss {loss:.4f}, {state}")
+    say(f"{out}: {done} of {rounds} rounds, last test loss {loss:.4f}, {state}")

@@ -1,18 +1,21 @@
 """An experiment: one TOML file, read into frozen configuration, with errors that name the key."""
 
-import difflib
-import importlib
 import importlib.util
+import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import product
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
+
+import numpy as np
 
 import kvib
+from kvib.cohort import FloatArray, IntArray
 from kvib.estimators import Coefficients
+from kvib.lab.configuration import change, filled, one_of, typed
+from kvib.memory import Memory
 from kvib.names import POLICIES, PROCEDURES
 from kvib.policies import Policy
 from kvib.procedures import Procedure
@@ -28,10 +31,13 @@ SERVERS: dict[str, Callable[..., ServerOptimiser]] = {
     "adam": ServerAdam,
     "yogi": ServerYogi,
 }
+MEMORIES: dict[str, Callable[[], Memory]] = {
+    "LastUpdates": kvib.LastUpdates,
+    "GroupMeans": kvib.GroupMeans,
+    "LargestEntries": kvib.LargestEntries,
+}
 ENGINES = ("auto", "linear", "torch")
 PRECISIONS = ("float32", "tf32", "bf16")
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,10 @@ class SamplerConfig:
         estimator: how updates are weighted, or "file.py:name".
         options: of the policy; `rounds` is the experiment's, if the policy has a horizon.
         seeds: instead of the experiment's, for samplers that cost too much.
+        memory: what to remember of updates: LastUpdates, GroupMeans or LargestEntries; none.
+        guard: usual steps that one client's share may reach; none.
+        sketch: numbers kept of every client's last update, to balance on.
+        knows_sizes: whether the number of samples is told apart from the weights.
     """
 
     label: str
@@ -53,6 +63,10 @@ class SamplerConfig:
     estimator: str = "unbiased"
     options: dict[str, Any] = field(default_factory=dict)
     seeds: list[int] | None = None
+    memory: str | None = None
+    guard: float | None = None
+    sketch: int = 0
+    knows_sizes: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,13 +126,7 @@ class Experiment:
     gpu: bool = False
 
     def __post_init__(self) -> None:
-        labels = [sampler.label for sampler in self.samplers]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise ValueError(f"samplers: two have the label {label!r}; give each its own")
-        for key in ("samplers", "budgets", "seeds"):
-            if not getattr(self, key):
-                raise ValueError(f"{key} is empty; give at least one")
+        self._check_lists()
         if self.rounds < 1:
             raise ValueError(f"rounds = {self.rounds} is not a positive number")
         one_of(ENGINES, self.engine, "engine")
@@ -126,8 +134,29 @@ class Experiment:
         one_of(SERVERS, self.server.optimiser, "server.optimiser")
         if not self.task.endswith(".npz"):
             one_of(prepared.TASKS, self.task, "task")
-        for run in self.runs():
-            run.policy(), run.procedure, run.coefficients, run.local, run.server()
+        first = next(self.runs())
+        first.server()
+        for rate in self.local.learning_rates:
+            _ = replace(first, learning_rate=rate).local
+        for sampler in self.samplers:
+            run = replace(first, sampler=sampler)
+            try:
+                _ = run.coefficients
+                _rehearse(run)
+            except ValueError as error:
+                raise ValueError(f"sampler {sampler.label!r}: {error}") from error
+
+    def _check_lists(self) -> None:
+        """None is empty, and no two runs have one folder."""
+        rates = self.local.learning_rates
+        own = {f"samplers[{k}].seeds": s.seeds for k, s in enumerate(self.samplers)}
+        lists = {"samplers": self.samplers, "budgets": self.budgets, "seeds": self.seeds}
+        for key, given in {**lists, "local.learning_rates": rates, **own}.items():
+            if given is not None and not given:
+                raise ValueError(f"{key} is empty; give at least one")
+        _check_folders("samplers", ((s.label, folder_name(s.label)) for s in self.samplers))
+        _check_folders("budgets", ((K, f"{K:g}") for K in self.budgets))
+        _check_folders("local.learning_rates", ((rate, f"{rate:g}") for rate in rates))
 
     def runs(self) -> Iterator["Run"]:
         """Every combination, the quick ones of all samplers before the next seed."""
@@ -151,7 +180,7 @@ class Run:
     @property
     def name(self) -> str:
         """Of its folder."""
-        label = "".join(c if c.isalnum() else "-" for c in self.sampler.label.lower())
+        label = folder_name(self.sampler.label)
         return f"{label}_K{self.budget:g}_lr{self.learning_rate:g}_seed{self.seed}"
 
     def config(self) -> dict[str, Any]:
@@ -159,35 +188,65 @@ class Run:
         whole = asdict(self.experiment)
         keys = ("task", "rounds", "server", "evaluate_every", "train_loss_every", "exact_every")
         local = {key: whole["local"][key] for key in ("batch_size", "epochs", "prox")}
-        sampler = {k: v for k, v in asdict(self.sampler).items() if k not in ("label", "seeds")}
+        sampler = without_folders(asdict(self.sampler))
+        del sampler["label"], sampler["seeds"]
+        for key in ("memory", "guard", "sketch", "knows_sizes"):  # younger than run folders
+            if sampler[key] == getattr(SamplerConfig, key):
+                del sampler[key]
         own = {"budget": self.budget, "learning_rate": self.learning_rate, "seed": self.seed}
         return {**{key: whole[key] for key in keys}, "local": local, "sampler": sampler, **own}
 
     def policy(self) -> Policy[Any]:
         """A fresh one."""
-        made = found(POLICIES, self.sampler.policy, "policy")
-        known = [f.name for f in fields(made)]
-        options = dict(self.sampler.options)
-        for key in options:
-            one_of(known, key, f"options of {self.sampler.policy}")
+        name, options = self.sampler.policy, dict(self.sampler.options)
+        made = found(POLICIES, name, "policy")
+        if not _is_policy(made):
+            raise ValueError(f"policy: {name} is not a dataclass that extends kvib.Policy")
+        known, hints = [f.name for f in fields(made)], get_type_hints(made)
+        for key, value in options.items():
+            one_of(known, key, f"options of {name}")
+            typed(hints[key], value, f"options of {name}: {key}")
         if "rounds" in known:
             options.setdefault("rounds", self.experiment.rounds)
-        policy: Policy[Any] = made(**options)
+        try:
+            policy: Policy[Any] = made(**options)
+        except TypeError as error:
+            raise ValueError(f"options of {name}: {error}") from error
         return policy
 
     @property
     def procedure(self) -> Procedure:
         """How clients are drawn."""
-        if self.sampler.procedure is None:
+        name = self.sampler.procedure
+        if name is None:
             published: Procedure = self.policy().procedure
             return published
-        procedure: Procedure = found(PROCEDURES, self.sampler.procedure, "procedure")
-        return procedure
+        one_of(PROCEDURES, name, "procedure")
+        return PROCEDURES[name]
+
+    def sampler_of(self, weights: FloatArray, sizes: IntArray) -> kvib.Sampler:
+        """For clients with these weights and numbers of samples."""
+        given = self.sampler
+        if given.memory is not None:
+            one_of(MEMORIES, given.memory, "memory")
+        return kvib.Sampler(
+            self.policy(),
+            weights,
+            self.budget,
+            self.procedure,
+            seed=self.seed,
+            estimator=None if given.memory is None else kvib.Difference(MEMORIES[given.memory]()),
+            guard=None if given.guard is None else kvib.Guard(given.guard),
+            sketch=given.sketch,
+            variables=sizes if given.knows_sizes else None,
+        )
 
     @property
     def coefficients(self) -> Coefficients:
         """How updates are weighted."""
         weighted: Coefficients = found(ESTIMATORS, self.sampler.estimator, "estimator")
+        if not callable(weighted):
+            raise ValueError(f"estimator: {self.sampler.estimator} is not a function of a cohort")
         return weighted
 
     @property
@@ -206,37 +265,74 @@ class Run:
         return server
 
 
+def folder_name(label: str) -> str:
+    """A label as a part of a folder's name."""
+    return "".join(c if c.isalnum() else "-" for c in label.lower())
+
+
+def without_folders(sampler: dict[str, Any]) -> dict[str, Any]:
+    """A sampler's configuration with "folder/file.py:Name" as "file.py:Name".
+
+    Where the file lies decides nothing, and differs between machines.
+    """
+    files = ("policy", "estimator")
+    return {key: Path(value).name if key in files else value for key, value in sampler.items()}
+
+
+def _check_folders(key: str, given: Iterable[tuple[Any, str]]) -> None:
+    """Values of one key, each with its part in the name of a run's folder."""
+    seen: dict[str, Any] = {}
+    for value, part in given:
+        if part in seen:
+            raise ValueError(
+                f"{key}: {seen[part]!r} and {value!r} would have the same run folders; change one"
+            )
+        seen[part] = value
+
+
+def _is_policy(made: Any) -> bool:
+    return isinstance(made, type) and issubclass(made, Policy) and is_dataclass(made)
+
+
+def _rehearse(run: Run) -> None:
+    """Two rounds with a few unequal clients: whether policy and procedure go together."""
+    policy, norms = run.policy(), np.arange(1.0, 9.0)
+    sampler = replace(run, budget=3).sampler_of(norms, np.arange(1, 9))
+    for _ in range(2):
+        cohort = sampler.draw(norms=norms if policy.needs_norms else None)
+        sampler.update(cohort, norms[cohort.ids])
+
+
 def read(path: Path, changes: tuple[str, ...] = ()) -> Experiment:
     """An experiment file, with changes such as "rounds=50" or "local.batch_size=10"."""
     try:
-        table = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError
         raise ValueError(f"{path} is not a TOML file: {error}") from error
-    for change in changes:
-        _set(table, change)
-    table["samplers"] = [
-        {**line, "policy": _beside(path, line.get("policy")), **_estimator(path, line)}
-        for line in table.get("samplers", [])
-    ]
+    for words in changes:
+        change(table, words)
+    _look_beside(path, table.get("samplers"))
     try:
-        return _fill(Experiment, {"name": path.stem, **table}, "")
-    except (TypeError, ValueError) as error:
+        return filled(Experiment, {"name": path.stem, **table})
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _look_beside(path: Path, samplers: Any) -> None:
+    """Files named in an experiment lie beside it."""
+    lines = samplers if isinstance(samplers, list) else []
+    for line in (line for line in lines if isinstance(line, dict)):
+        for key in ("policy", "estimator"):
+            name = line.get(key)
+            if isinstance(name, str) and ":" in name:
+                line[key] = str(path.parent / name)
 
 
 def quick(experiment: Experiment) -> Experiment:
     """The same figure in little time: a tenth of the rounds, one seed."""
     samplers = [replace(s, seeds=None) for s in experiment.samplers]
-    rounds, seeds = max(experiment.rounds // 10, 10), experiment.seeds[:1]
-    return replace(experiment, rounds=rounds, seeds=seeds, samplers=samplers)
-
-
-def one_of(choices: Any, given: str, key: str) -> None:
-    """An error that names the key, the choices, and what was probably meant."""
-    if given not in choices:
-        near = difflib.get_close_matches(given, list(choices), 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{key}: {given!r} is not one of {', '.join(choices)}{meant}")
+    rounds = min(experiment.rounds, max(experiment.rounds // 10, 10))
+    return replace(experiment, rounds=rounds, seeds=experiment.seeds[:1], samplers=samplers)
 
 
 def found(table: Mapping[str, Any], name: str, key: str) -> Any:
@@ -247,70 +343,12 @@ def found(table: Mapping[str, Any], name: str, key: str) -> Any:
     file, attribute = name.rsplit(":", 1)
     if not Path(file).exists():
         raise ValueError(f"{key}: there is no file {file}")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    spec = importlib.util.spec_from_file_location(f"kvib.own.{Path(file).stem}", file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{key}: {file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look up their annotations
     spec.loader.exec_module(module)
     if not hasattr(module, attribute):
         raise ValueError(f"{key}: {file} has no {attribute}")
     return getattr(module, attribute)
-
-
-def _beside(path: Path, name: Any) -> Any:
-    """Files named in an experiment lie beside it."""
-    return str(path.parent / name) if isinstance(name, str) and ":" in name else name
-
-
-def _estimator(path: Path, line: dict[str, Any]) -> dict[str, Any]:
-    return {"estimator": _beside(path, line["estimator"])} if "estimator" in line else {}
-
-
-def _set(table: dict[str, Any], change: str) -> None:
-    key, equals, value = change.partition("=")
-    if not equals:
-        raise ValueError(f"--set {change}: write it as key=value")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value  # a bare word is a string
-    *parents, last = key.strip().split(".")
-    for name in parents:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise ValueError(f"--set {change}: {name} has no keys of its own")
-    table[last] = parsed
-
-
-def _fill(cls: Callable[..., Made], table: Any, where: str) -> Made:
-    """A frozen configuration from a table; unknown, missing and mistyped keys are named."""
-    known: Any = fields(cls)  # type: ignore[arg-type]
-    hints = get_type_hints(cls)
-    if not isinstance(table, dict):
-        raise ValueError(f"{where.rstrip('.')} must be a table, not {table!r}")
-    for key in table:
-        one_of([f.name for f in known], key, f"{where or 'experiment.'}{key}")
-    for f in known:
-        if f.name not in table and f.default is MISSING and f.default_factory is MISSING:
-            raise ValueError(f"{where}{f.name} is missing")
-    return cls(**{k: _typed(hints[k], value, f"{where}{k}") for k, value in table.items()})
-
-
-def _typed(kind: Any, value: Any, key: str) -> Any:
-    """The value as a field of this type wants it."""
-    if hasattr(kind, "__dataclass_fields__"):
-        return _fill(kind, value, f"{key}.")
-    if isinstance(kind, UnionType):
-        [inner] = [k for k in get_args(kind) if k is not type(None)]
-        return _typed(inner, value, key)
-    if get_origin(kind) is list:
-        [inner] = get_args(kind)
-        if not isinstance(value, list):
-            raise ValueError(f"{key} must be a list, not {value!r}")
-        return [_typed(inner, item, f"{key}[{i}]") for i, item in enumerate(value)]
-    wanted = get_origin(kind) or kind
-    if wanted is float and type(value) is int:
-        value = float(value)
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise ValueError(f"{key} must be of type {wanted.__name__}, not {value!r}")
-    return value

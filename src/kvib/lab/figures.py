@@ -14,7 +14,16 @@ from matplotlib.figure import Figure
 from kvib.lab import tables, toy
 from kvib.lab.tables import Results
 
-STYLE: dict[Any, Any] = {"font.size": 8, "legend.fontsize": 7, "axes.grid": True, "grid.alpha": 0.3}
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "legend.fontsize": 7,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "svg.hashsalt": "kvib",
+}
+UNDATED: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+"""The same results give the same file."""
+FORMATS = ("png", "pdf", "svg")
 COLOURS = {
     "uniform": "#9e9e9e",
     "uniform, without replacement": "#616161",
@@ -48,18 +57,14 @@ def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[
         figure = drawing.draw([tables.load(results / need) for need in drawing.needs])
         paths = [out / f"{name}.{suffix}" for suffix in formats]
         for path in paths:
-            figure.savefig(path, dpi=130, bbox_inches="tight", metadata=_undated(path.suffix))
+            metadata = UNDATED.get(path.suffix, {})
+            figure.savefig(path, dpi=130, bbox_inches="tight", metadata=metadata)
     return paths
-
-
-def _undated(suffix: str) -> dict[str, Any]:
-    """The same results give the same file."""
-    return {"CreationDate": None} if suffix == ".pdf" else {}
 
 
 def missing(name: str, results: Path) -> list[str]:
     """Experiments without results that a figure needs."""
-    return [n for n in FIGURES[name].needs if not (results / f"{n}.parquet").exists()]
+    return tables.missing(FIGURES[name].needs, results)
 
 
 def panels(count: int, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
@@ -82,7 +87,9 @@ def seeds_of(table: pl.DataFrame) -> str:
 
 
 def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = False) -> None:
-    """A line per sampler: mean over seeds, ± one standard deviation."""
+    """A line per sampler: mean over seeds, ± one standard deviation; give the axis its scale
+    first."""
+    results.check(column)
     table = results.table.filter(pl.col(column).is_not_null()).sort("round")
     if cumulative:
         table = table.with_columns(pl.col(column).cum_sum().over("label", "seed"))
@@ -98,8 +105,9 @@ def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = Fals
         std = np.nan_to_num(rows["std"].cast(pl.Float64).to_numpy())
         shade = colour(label, k)
         axis.plot(x, mean, color=shade, linewidth=1.2, label=label)
-        # Where the deviation exceeds the mean a logarithmic axis has no place for the difference.
-        low = np.maximum(mean - std, 0.3 * mean)
+        low = mean - std
+        if axis.get_yscale() == "log":  # no place for what is not positive
+            low = np.maximum(low, 0.3 * mean)
         axis.fill_between(x, low, mean + std, color=shade, alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
 
@@ -118,12 +126,12 @@ def online(given: list[Results]) -> Figure:
     """Regret, variance, test loss."""
     [results] = given
     figure, (regret, variance, loss) = panels(3)
-    curves(regret, results, "regret", cumulative=True)
-    curves(variance, results, "variance")
-    curves(loss, results, "loss")
     regret.set(yscale="log", ylabel="cumulative dynamic regret")
     variance.set(yscale="log", ylabel="exact variance of the estimate")
     loss.set(ylabel="test loss")
+    curves(regret, results, "regret", cumulative=True)
+    curves(variance, results, "variance")
+    curves(loss, results, "loss")
     return finish(figure, results)
 
 
@@ -131,10 +139,10 @@ def losses(given: list[Results]) -> Figure:
     """Training and test loss."""
     [results] = given
     figure, (train, test) = panels(2, width=4.2)
-    curves(train, results, "train_loss")
-    curves(test, results, "loss")
     train.set(ylabel="training loss", yscale="log")
     test.set(ylabel="test loss", yscale="log")
+    curves(train, results, "train_loss")
+    curves(test, results, "loss")
     return finish(figure, results)
 
 
@@ -142,16 +150,17 @@ def learning(given: list[Results]) -> Figure:
     """Training loss and test accuracy."""
     [results] = given
     figure, (train, accuracy) = panels(2, width=4.2)
-    curves(train, results, "train_loss")
-    curves(accuracy, results, "accuracy")
     train.set(ylabel="training loss", yscale="log")
     accuracy.set(ylabel="test accuracy")
+    curves(train, results, "train_loss")
+    curves(accuracy, results, "accuracy")
     return finish(figure, results)
 
 
 def against_budget(given: list[Results]) -> Figure:
     """Regret of K-Vib, then regret and variance of everybody, against K."""
     [results] = given
+    results.check("regret", "variance")
     figure, (own, regret, variance) = panels(3)
     means = (
         results.table.filter(pl.col("variance").is_not_null())
@@ -200,11 +209,12 @@ def _bars(axis: Axes, rows: pl.DataFrame, column: str, label: str, shade: Any) -
 def gamma(given: list[Results]) -> Figure:
     """Regret and variance."""
     [results] = given
+    every = results.about["experiment"]["exact_every"]
     figure, (regret, variance) = panels(2, width=4.2)
+    regret.set(yscale="log", ylabel=f"cumulative dynamic regret (every {every} rounds)")
+    variance.set(yscale="log", ylabel="exact variance of the estimate")
     curves(regret, results, "regret", cumulative=True)
     curves(variance, results, "variance")
-    regret.set(yscale="log", ylabel="cumulative dynamic regret (every fifth round)")
-    variance.set(yscale="log", ylabel="exact variance of the estimate")
     return finish(figure, results)
 
 
@@ -226,35 +236,34 @@ def best_rates(given: list[Results]) -> Figure:
     """Every sampler at its own best learning rate, and accuracy against the rate."""
     [results] = given
     figure, (curve, rates) = panels(2, width=4.4)
-    best = best_rate(results)
-    last = _final_accuracy(results.table)
-    own = []
-    for k, label in enumerate(results.labels):
+    curve.set(ylabel="test accuracy at the best rate of each")
+    rates.set(xlabel="local learning rate", ylabel="accuracy, last tenth of the run", xscale="log")
+    last, own = _final_accuracy(results), []
+    for label, rate in best_rate(results).items():
         rows = last.filter(pl.col("label") == label).sort("learning_rate")
         x, y = rows["learning_rate"].to_numpy(), rows["accuracy"].to_numpy()
-        rates.plot(x, y, marker="o", markersize=3, color=colour(label, k), label=label)
-        rate = best[label]
+        shade = colour(label, results.labels.index(label))
+        rates.plot(x, y, marker="o", markersize=3, color=shade, label=label)
         at = (pl.col("label") == label) & ((pl.col("learning_rate") - rate).abs() < 1e-12)
         own.append(results.table.filter(at))
     curves(curve, Results(pl.concat(own), results.about), "accuracy")
-    curve.set(ylabel="test accuracy at the best rate of each")
-    rates.set(xlabel="local learning rate", ylabel="accuracy, last tenth of the run", xscale="log")
     return finish(figure, results)
 
 
-def _final_accuracy(table: pl.DataFrame) -> pl.DataFrame:
+def _final_accuracy(results: Results) -> pl.DataFrame:
     """Mean over the last tenth of the rounds; a diverged run counts as 0."""
-    T = int(table["round"].to_numpy().max()) + 1
-    per_run = table.group_by("label", "learning_rate", "seed").agg(
-        pl.col("accuracy").filter(pl.col("round") >= 0.9 * T).mean().fill_null(0.0)
+    late = pl.col("round") >= results.last_tenth("accuracy")
+    per_run = results.table.group_by("label", "learning_rate", "seed").agg(
+        pl.col("accuracy").filter(late).mean().fill_null(0.0)
     )
     return per_run.group_by("label", "learning_rate").agg(pl.col("accuracy").mean())
 
 
 def best_rate(results: Results) -> dict[str, float]:
-    """The learning rate at which each sampler ends most accurate."""
-    last = _final_accuracy(results.table).sort("accuracy")
-    return dict(zip(last["label"].to_list(), last["learning_rate"].to_list(), strict=True))
+    """The learning rate at which each sampler that was played ends most accurate."""
+    last = _final_accuracy(results).sort("accuracy", "learning_rate")
+    best = dict(zip(last["label"].to_list(), last["learning_rate"].to_list(), strict=True))
+    return {label: best[label] for label in results.labels if label in best}
 
 
 FIGURES: dict[str, Drawing] = {
@@ -283,8 +292,8 @@ FIGURES: dict[str, Drawing] = {
     "synthetic-budgets": Drawing(
         ("synthetic-budgets",),
         against_budget,
-        "Means over T = 500, exact metrics every tenth round. The regret of draws with replacement "
-        "may be negative: its comparator is the capped minimum.",
+        "Means over the rounds with exact metrics. The regret of draws with replacement may be "
+        "negative: its comparator is the capped minimum.",
     ),
     "synthetic-gamma": Drawing(
         ("synthetic-gamma",), gamma, "K-Vib with θ = 0.3 and γ over eight orders of magnitude."

@@ -4,10 +4,12 @@ import math
 import multiprocessing
 import os
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +53,12 @@ def play_all(
         ]
     spawn = multiprocessing.get_context("spawn")
     told: Any = spawn.Queue()
-    ends: dict[int, Outcome] = {}
+    ends: dict[int, Outcome | None] = {}
     with (
         _few_threads(machine.threads),
         ProcessPoolExecutor(processes, spawn, initializer=_begin, initargs=(told,)) as pool,
     ):
-        jobs: dict[Future[Outcome], int] = {
+        jobs: dict[Future[Outcome | None], int] = {
             pool.submit(_work, k, runs[k], folders[k], machine, deadline): k
             for k, ended in enumerate(done)
             if ended is None or not ended.finished
@@ -81,11 +83,21 @@ def _one(report: Report, run: Run) -> Callable[[int], None]:
 def _begin(told: Any) -> None:
     global _told
     _told = told
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 
-def _work(k: int, run: Run, folder: Path, machine: Machine, deadline: float) -> Outcome:
+def _end_with(parent: int) -> None:
+    """A worker whose command was killed would go on writing where the next command writes too."""
+    connection.wait([parent])
+    os._exit(1)
+
+
+def _work(k: int, run: Run, folder: Path, machine: Machine, deadline: float) -> Outcome | None:
+    """None if the deadline came first."""
     if time.monotonic() >= deadline:
-        return Outcome(0, finished=False)
+        return None
     last = 0.0
 
     def tell(rounds: int) -> None:

@@ -24,7 +24,8 @@ def page(results: Path) -> str:
     for claim in CLAIMS:
         finding = claim.finding(results)
         if finding is None:
-            absent = f"no results of {', '.join(claim.needs)} yet"
+            known = "no" if tables.missing(claim.needs, results) else "too few"
+            absent = f"{known} results of {', '.join(claim.needs)} yet"
             cells = [f"{claim.says} ({claim.where})", absent, "open", "", f"`{claim.command}`"]
         else:
             told = (finding.measured, f"**{finding.verdict}**", finding.reason)
@@ -37,7 +38,7 @@ def page(results: Path) -> str:
             continue
         parts.append(f"\n## {name}\n\n![{name}](figures/{name}.png)\n\n{drawing.caption}\n")
         for need in drawing.needs:
-            parts.append(_from(tables.load(results / need).about))
+            parts.append(_from(tables.load_about(results / need)))
     return "".join(parts)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import kvib
-from kvib.lab.experiment import Experiment, Run
+from kvib.lab.experiment import Experiment, Run, without_folders
 from kvib.lab.tables import write_rounds
 from kvib.sim import (
     DivergedError,
@@ -58,7 +58,7 @@ class Outcome:
     rounds: int
     finished: bool
     diverged: str | None = None
-    """What the simulation said when training left the numbers."""
+    """What the simulation said when training left the numbers, and in which round."""
     seconds: float = 0.0
     """Of playing, over all starts."""
 
@@ -86,7 +86,7 @@ def play(
         return done
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.json", {"format": FORMAT, "label": run.sampler.label, **run.config()})
-    _write(folder / "environment.json", environment(machine))
+    _write(folder / "environment.json", {**environment(machine), **_how(run)})
     simulation = _simulation(run, machine)
     diverged = None
     try:
@@ -94,7 +94,7 @@ def play(
         for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
             report(record.round + 1)
     except DivergedError as error:
-        diverged = str(error)
+        diverged = str(error).partition(";")[0]  # what follows is of the checkpoint, removed below
     rounds = len(simulation.records)
     finished = diverged is not None or rounds >= run.experiment.rounds
     seconds = float(np.nansum([list(laps.values()) for laps in simulation.seconds]))
@@ -111,26 +111,33 @@ def outcome(folder: Path, run: Run) -> Outcome | None:
     """What a folder says of this run; None if it was not begun."""
     if not (folder / "config.json").exists():
         return None
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        ended = folder / "outcome.json"
-        said = Outcome(**json.loads(ended.read_text())) if ended.exists() else Outcome(0, False)
-    except (json.JSONDecodeError, TypeError) as error:
-        raise ValueError(f"{folder} is not a whole run folder ({error}); remove it") from error
-    if config.pop("format", None) != FORMAT:
+    config = _read(folder / "config.json")
+    if config.get("format") != FORMAT:
         raise ValueError(f"{folder} is of another version of kvib; give another --out")
-    config.pop("label", None)
-    differs = [key for key, value in run.config().items() if config.get(key) != value]
+    config["sampler"] = without_folders(config.get("sampler", {}))
+    wanted = {**run.config(), **_how(run)}
+    said = {**_how(run), **_read(folder / "environment.json"), **config}  # older: not said
+    differs = [key for key, value in wanted.items() if said.get(key) != value]
     if differs:
         raise ValueError(
             f"{folder} is of another configuration ({', '.join(differs)} differ); give another "
             "--out, or remove it"
         )
-    return said
+    try:
+        return Outcome(**{"rounds": 0, "finished": False, **_read(folder / "outcome.json")})
+    except TypeError as error:
+        raise ValueError(f"{folder} is not a whole run folder ({error}); remove it") from error
+
+
+def _how(run: Run) -> dict[str, str]:
+    """What changes the last digits of a run's records, and says nothing of what it is."""
+    return {"engine": run.experiment.engine, "precision": run.experiment.precision}
 
 
 def check(experiment: Experiment, machine: Machine = HERE) -> None:
-    """What only the task can tell: that it is here, and has enough clients."""
+    """What only machine and task can tell: that they are here, that there are enough clients."""
+    if machine.device is not None:
+        check_device(machine.device)
     clients = len(make_task(experiment.task, machine.tasks))
     for budget in experiment.budgets:
         if not 0 < budget <= clients:
@@ -138,6 +145,19 @@ def check(experiment: Experiment, machine: Machine = HERE) -> None:
                 f"budgets: {budget:g} is not between 0 and the {clients} clients of "
                 f"{experiment.task}; change it"
             )
+
+
+def check_device(name: str) -> None:
+    """That torch knows it, and that it is here."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device {name!r} cannot be used here: {reason}; leave it out for the CPU"
+        ) from error
 
 
 def environment(machine: Machine) -> dict[str, Any]:
@@ -158,7 +178,7 @@ def environment(machine: Machine) -> dict[str, Any]:
     if about["device"].startswith("cuda"):
         import torch
 
-        about["device"] = torch.cuda.get_device_name()
+        about["device"] = torch.cuda.get_device_name(machine.device)
     return about
 
 
@@ -173,8 +193,7 @@ def _commit() -> str:
 def _simulation(run: Run, machine: Machine) -> Simulation:
     experiment = run.experiment
     task = make_task(experiment.task, machine.tasks)
-    policy, local = run.policy(), run.local
-    sampler = kvib.Sampler(policy, task.weights, run.budget, run.procedure, seed=run.seed)
+    local, sampler = run.local, run.sampler_of(task.weights, task.train.sizes)
     kind = experiment.engine
     if kind == "auto":
         kind = "linear" if isinstance(task.model, SoftmaxRegression) else "torch"
@@ -221,8 +240,24 @@ ENGINES: dict[str, Callable[[Task, LocalSGD, Machine, str], Engine]] = {
 }
 
 
+def _read(path: Path) -> dict[str, Any]:
+    """A file of a run folder; empty if it was not written yet."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
+        content = error
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path.parent} is not a whole run folder ({path.name}: {content}); remove it"
+        )
+    return content
+
+
 def _write(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

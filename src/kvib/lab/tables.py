@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 KEYS = ["label", "budget", "learning_rate", "seed", "round"]
+EVERY = {
+    "loss": "evaluate_every",
+    "accuracy": "evaluate_every",
+    "train_loss": "train_loss_every",
+    "variance": "exact_every",
+    "regret": "exact_every",
+}
+"""The settings of an experiment that decide whether these are measured."""
 
 
 def write_rounds(folder: Path, rows: Sequence[Record]) -> None:
@@ -37,10 +45,13 @@ def read_rounds(folder: Path) -> "pl.DataFrame":
     """The rounds of one run, whoever wrote them."""
     import polars as pl
 
-    if (folder / "rounds.parquet").exists():
-        return pl.read_parquet(folder / "rounds.parquet")
-    _, arrays = storage.read(folder / "rounds.npz", "rounds")
-    return _frame(records.unpacked(arrays))
+    if not (folder / "rounds.parquet").exists():
+        _, arrays = storage.read(folder / "rounds.npz", "rounds")
+        return _frame(records.unpacked(arrays))
+    frame, blank = pl.read_parquet(folder / "rounds.parquet"), Record(round=0, clients=0)
+    absent = [name for name in SCALARS if name not in frame.columns]  # an older kvib's
+    filled = frame.with_columns(pl.lit(getattr(blank, name)).alias(name) for name in absent)
+    return filled.select(*SCALARS, *RAGGED)
 
 
 def _frame(rows: Sequence[Record]) -> "pl.DataFrame":
@@ -50,6 +61,10 @@ def _frame(rows: Sequence[Record]) -> "pl.DataFrame":
     columns |= {name: [getattr(r, name).tolist() for r in rows] for name in RAGGED}
     kinds: dict[str, Any] = {"ids": pl.List(pl.Int64), "norms": pl.List(pl.Float64)}
     return pl.DataFrame(columns, schema_overrides=kinds)
+
+
+class AbsentError(ValueError):
+    """Results do not hold what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +80,47 @@ class Results:
         return [line["label"] for line in self.about["experiment"]["samplers"]]
 
     def paired(self) -> "Results":
-        """Only seeds that every sampler has, those with seeds of their own apart."""
+        """Only seeds that every sampler has played whole, those with seeds of their own apart."""
         import polars as pl
 
-        own = [s["label"] for s in self.about["experiment"]["samplers"] if s["seeds"] is not None]
+        given = self.about["experiment"]
+        own = [s["label"] for s in given["samplers"] if s["seeds"] is not None]
+        wanted = len(given["budgets"]) * len(given["local"]["learning_rates"])
+        wanted *= len(self.labels) - len(own)
         common = self.table.filter(~pl.col("label").is_in(own))
-        seeds = common.group_by("seed").agg(pl.col("label").n_unique())
-        whole = seeds.filter(pl.col("label") == len(self.labels) - len(own))["seed"]
+        kinds = pl.struct("label", "budget", "learning_rate").n_unique().alias("kinds")
+        whole = common.group_by("seed").agg(kinds).filter(pl.col("kinds") == wanted)["seed"]
         return Results(self.table.filter(pl.col("seed").is_in(whole.implode())), self.about)
+
+    def check(self, *columns: str) -> None:
+        """That these were measured."""
+        for column in columns:
+            if column not in self.table.columns or self.table[column].is_null().all():
+                setting = EVERY.get(column)
+                way_out = "run it again" if setting is None else f"set {setting} and run it again"
+                name = self.about["experiment"]["name"]
+                raise AbsentError(f"the results of {name} hold no {column}; {way_out}")
+
+    def measured(self, column: str) -> "pl.Series":
+        """The rounds in which somebody's was, ascending."""
+        import polars as pl
+
+        self.check(column)
+        return self.table.filter(pl.col(column).is_not_null())["round"].unique().sort()
+
+    def last_tenth(self, column: str) -> int:
+        """Where it begins; not after the last measurement."""
+        T = int(self.about["experiment"]["rounds"])
+        return min(T - T // 10, int(self.measured(column)[-1]))
 
 
 def collect(
-    experiment: Experiment, runs: Sequence[Run], out: Path, path: Path, partial: bool = False
+    experiment: Experiment,
+    runs: Sequence[Run],
+    out: Path,
+    path: Path,
+    partial: bool = False,
+    tasks: Path | None = None,
 ) -> Results:
     """Finished runs under `out` → path.parquet (single precision, without the drawn clients) and
     path.json (configuration, environments, seconds, sizes of the clients, what is missing)."""
@@ -91,21 +135,8 @@ def collect(
         if ended is None or not ended.finished:
             missing.append(run.name)
             continue
-        rounds = read_rounds(folder)
-        keys = [
-            pl.lit(run.sampler.label).cast(pl.Categorical).alias("label"),
-            pl.lit(run.budget).alias("budget"),
-            pl.lit(run.learning_rate).alias("learning_rate"),
-            pl.lit(run.seed).alias("seed"),
-        ]
-        numbers = [pl.col(name).fill_nan(None).cast(pl.Float32) for name in SCALARS[2:]]
-        regret = (pl.col("cost") - pl.col("optimal_cost")).fill_nan(None).cast(pl.Float32)
-        parts.append(
-            rounds.select(*keys, "round", "clients", *numbers, regret.alias("regret")).cast(
-                {"round": pl.Int32, "clients": pl.Int32, "label": pl.String}
-            )
-        )
-        about = json.loads((folder / "environment.json").read_text())
+        parts.append(_part(run, read_rounds(folder)))
+        about = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         told[run.name] = {"seconds": round(ended.seconds, 1), "diverged": ended.diverged, **about}
     if missing and not (partial and parts):
         raise ValueError(
@@ -113,32 +144,80 @@ def collect(
             "again to go on"
         )
     table = pl.concat(parts)
-    table = table.select([c for c in table.columns if not table[c].is_null().all()])
-    sizes = np.sort(make_task(experiment.task, None).train.sizes)[::-1].tolist()
+    kept = [c for c in table.columns if c in KEYS or not table[c].is_null().all()]
+    table = table.select(kept)
+    sizes = np.sort(make_task(experiment.task, tasks).train.sizes)[::-1].tolist()
     about = {"format": FORMAT, "experiment": asdict(experiment), "runs": told, "sizes": sizes}
     about["missing"] = missing
     path.parent.mkdir(parents=True, exist_ok=True)
-    table.write_parquet(path.with_suffix(".parquet"), compression="zstd", compression_level=19)
-    path.with_suffix(".json").write_text(json.dumps(about, ensure_ascii=False) + "\n")
+    table.write_parquet(file(path, "parquet"), compression="zstd", compression_level=19)
+    text = json.dumps(about, ensure_ascii=False) + "\n"
+    file(path, "json").write_text(text, encoding="utf-8")
     return Results(table, about)
+
+
+def _part(run: Run, rounds: "pl.DataFrame") -> "pl.DataFrame":
+    """The rounds of one run as rows of its experiment's table."""
+    import polars as pl
+
+    keys = [
+        pl.lit(run.sampler.label).alias("label"),
+        pl.lit(run.budget).alias("budget"),
+        pl.lit(run.learning_rate).alias("learning_rate"),
+        pl.lit(run.seed, pl.Int64).alias("seed"),
+    ]
+    numbers = [pl.col(name).fill_nan(None).cast(pl.Float32) for name in SCALARS[2:]]
+    regret = (pl.col("cost") - pl.col("optimal_cost")).fill_nan(None).cast(pl.Float32)
+    counts = pl.col("round", "clients").cast(pl.Int32)
+    return rounds.select(*keys, counts, *numbers, regret.alias("regret"))
+
+
+def file(path: Path, suffix: str) -> Path:
+    """One of the two files of results; a dot in their name is not that of a suffix."""
+    return path.with_name(f"{path.name}.{suffix}")
+
+
+def missing(needs: Sequence[str], results: Path) -> list[str]:
+    """Experiments without results in a folder."""
+    return [need for need in needs if not file(results / need, "parquet").exists()]
 
 
 def load(path: Path) -> Results:
     """What `collect` wrote."""
     import polars as pl
 
+    about = load_about(path)
     try:
-        about = json.loads(path.with_suffix(".json").read_text())
-        table = pl.read_parquet(path.with_suffix(".parquet"))
+        return Results(pl.read_parquet(file(path, "parquet")), about)
     except FileNotFoundError as error:
-        raise ValueError(
-            f"there are no results at {path}; make them with: kvib run experiments/{path.name}.toml"
-        ) from error
-    except (json.JSONDecodeError, pl.exceptions.PolarsError) as error:
-        raise ValueError(f"{path} are not whole results ({error}); make them again") from error
+        raise _absent(path) from error
+    except pl.exceptions.PolarsError as error:
+        raise _torn(path, error) from error
+
+
+def load_about(path: Path) -> dict[str, Any]:
+    """Where results are from, without the results."""
+    try:
+        about = json.loads(file(path, "json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise _absent(path) from error
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
+        raise _torn(path, error) from error
+    if not isinstance(about, dict):
+        raise _torn(path, f"{about!r} instead of a table")
     if about.get("format") != FORMAT:
         raise ValueError(
             f"{path}.json is of format {about.get('format')}, this kvib reads {FORMAT}; make the "
             "results again, or install the kvib that wrote them"
         )
-    return Results(table, about)
+    return {"missing": [], **about}
+
+
+def _absent(path: Path) -> ValueError:
+    return ValueError(
+        f"there are no results at {path}; make them with: kvib run experiments/{path.name}.toml"
+    )
+
+
+def _torn(path: Path, reason: object) -> ValueError:
+    return ValueError(f"{path} are not whole results ({reason}); make them again")

@@ -90,14 +90,26 @@ def from_rows(images: Any, labels: Any, writers: Any) -> ClientData:
     )
 
 
-def femnist(data: ClientData | None = None) -> Task:
-    """All characters, 62 classes, one client per writer; every tenth image is for testing."""
+def femnist(data: ClientData | None = None, writers: int | None = None) -> Task:
+    """All characters, 62 classes, one client per writer; every tenth image is for testing.
+
+    Args:
+        data: the writers' images; by default all there are.
+        writers: only so many of them, drawn once from a fixed seed.
+    """
     data = read_writers() if data is None else data
+    if writers is not None:
+        rng = np.random.Generator(np.random.PCG64([RECIPE_SEED, writers]))
+        chosen = np.sort(rng.choice(len(data), writers, replace=False))
+        parts = [np.arange(data.starts[w], data.starts[w] + data.sizes[w]) for w in chosen]
+        at = np.concatenate(parts)
+        data = ClientData(data.x[at], data.y[at], data.sizes[chosen])
     position = np.arange(len(data.y)) - np.repeat(data.starts, data.sizes)
     is_test = position % 10 == 9
     sizes = data.sizes - data.sizes // 10
     train = ClientData(data.x[~is_test], data.y[~is_test], sizes)
-    return Task("femnist", train, (data.x[is_test], data.y[is_test]), partial(cnn, 62), 62)
+    name = "femnist" if writers is None else f"femnist-{writers}"
+    return Task(name, train, (data.x[is_test], data.y[is_test]), partial(cnn, 62), 62)
 
 
 def digits(version: str, data: ClientData | None = None) -> Task:

@@ -18,10 +18,13 @@ TASKS: dict[str, Callable[[], Task]] = {
     "synthetic": synthetic,
     "synthetic-1-1": partial(synthetic, 1.0, 1.0),
     "synthetic-iid": partial(synthetic, iid=True),
+    "synthetic-flat": partial(synthetic, flat=True),
+    "synthetic-equal": partial(synthetic, equal=True),
     "femnist-v1": partial(femnist.digits, "v1"),
     "femnist-v2": partial(femnist.digits, "v2"),
     "femnist-v3": partial(femnist.digits, "v3"),
     "femnist": femnist.femnist,
+    "femnist-400": partial(femnist.femnist, writers=400),
 }
 """The tasks that kvib knows by name."""
 

@@ -204,7 +204,7 @@ class Simulation:
                 self.sampler.procedure,
                 total=everybody.total,
                 gram=everybody.gram,
-                draws=400,
+                draws=100,
                 rng=rng,
                 variables=self.sampler.balanced_on(np.arange(len(self.task))),
             )

@@ -15,6 +15,8 @@ def synthetic(
     clients: int = 100,
     seed: int = 4399,
     iid: bool = False,
+    equal: bool = False,
+    flat: bool = False,
 ) -> Task:
     """Clients of very different size, each with a linear model of its own.
 
@@ -29,9 +31,14 @@ def synthetic(
         clients: N.
         seed: of the data.
         iid: one model (W, b) and one mean v for all clients; only sizes differ.
+        equal: 200 samples each, inputs scaled by LogNormal(0, 1): norms differ and nothing tells.
+        flat: equal weights, whatever the sizes.
     """
     rng = np.random.RandomState(seed)
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50
+    scale = np.ones(clients)
+    if equal:
+        sizes[:], scale = 200, rng.lognormal(0, 1, clients)
     u = rng.normal(0, alpha, clients)
     B = rng.normal(0, beta, clients)
     spread = np.arange(1, FEATURES + 1) ** -0.6  # √(j^−1.2)
@@ -44,11 +51,13 @@ def synthetic(
         if not iid:
             W = rng.normal(u[i], 1, (FEATURES, CLASSES))
             b = rng.normal(u[i], 1, CLASSES)
-        x = v[i] + spread * rng.normal(size=(sizes[i], FEATURES))
+        x = scale[i] * (v[i] + spread * rng.normal(size=(sizes[i], FEATURES)))
         parts.append((x.astype(np.float32), np.argmax(x @ W + b, axis=1)))
     cut = (0.9 * sizes).astype(int)
     train = ClientData.of([(x[:c], y[:c]) for (x, y), c in zip(parts, cut, strict=True)])
     test = ClientData.of([(x[c:], y[c:]) for (x, y), c in zip(parts, cut, strict=True)])
-    name = "synthetic-iid" if iid else f"synthetic({alpha:g},{beta:g})"
+    kind = "-iid" * iid + "-equal" * equal + "-flat" * flat
+    name = f"synthetic{kind}" if kind else f"synthetic({alpha:g},{beta:g})"
+    weights = np.ones(clients) if flat else train.sizes.astype(np.float64)
     model = SoftmaxRegression(FEATURES, CLASSES)
-    return Task(name, train, (test.x, test.y), model, CLASSES)
+    return Task(name, train, (test.x, test.y), model, CLASSES, weights=weights)

@@ -1,0 +1,522 @@
+"""The estimator that remembers: unbiased whatever it remembers, and better where that is right."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import kvib
+from test_unbiased import every_draw
+
+N, DIM = 4, 4
+WEIGHTS = np.array([3.0, 1.0, 0.5, 6.0])
+RNG = np.random.default_rng(2)
+PERSISTENT = RNG.normal(size=(N, DIM)) + 1
+NEXT = PERSISTENT + 0.3 * RNG.normal(size=(N, DIM))
+"""Updates of the round that is enumerated."""
+
+MEMORIES = [
+    kvib.LastUpdates(),
+    kvib.LastUpdates("float16"),
+    kvib.GroupMeans(groups=2),
+    kvib.LargestEntries(kept=2),
+]
+DRAWS = [kvib.independent, kvib.pivotal, kvib.balanced, kvib.with_replacement]
+
+SHORT = ["LastUpdates", "half", "GroupMeans", "LargestEntries"]
+every_memory = pytest.mark.parametrize("memory", MEMORIES, ids=SHORT)
+
+SMALL = 1e-6
+"""Σλh is summed up from float32 changes, each wrong by up to 6e-8 of its size, which is below 1
+here; some ten of them have been made. βh is rounded likewise. Everything else is float64."""
+
+
+def new(memory, procedure=kvib.pivotal, budget=2, **options):
+    options = {"variables": PERSISTENT[:, :1], "seed": 3, **options}
+    return kvib.Sampler(
+        kvib.Forecast(), WEIGHTS, budget, procedure, estimator=kvib.Difference(memory), **options
+    )
+
+
+def noisy(round):
+    return PERSISTENT + 0.3 * np.random.default_rng([5, round]).normal(size=(N, DIM))
+
+
+def play(sampler, rounds, updates=noisy):
+    """Some rounds of `step`; returns the steps."""
+    steps = []
+    for _ in range(rounds):
+        cohort = sampler.draw()
+        steps.append(sampler.step(cohort, updates(cohort.round)[cohort.ids]))
+    return steps
+
+
+def trained(memory, procedure=kvib.pivotal, rounds=6, **options):
+    sampler = new(memory, procedure, **options)
+    play(sampler, rounds)
+    return sampler
+
+
+def packed(sampler):
+    """A copy that further rounds of the sampler do not change."""
+    return {name: np.array(array) for name, array in sampler.packed().items()}
+
+
+def restored(sampler):
+    return kvib.Sampler.unpacked(packed(sampler))
+
+
+def as_if_drawn(sampler, cohort):
+    """The sampler's next cohort, but with these clients."""
+    mine = sampler.draw()
+    return replace(cohort, round=mine.round, token=mine.token)
+
+
+def mean_step(monkeypatch, make, play_round):
+    """E[d] over every outcome of the next draw; `make` gives equal samplers, one per cohort.
+
+    Outcomes with the same clients are played once.
+    """
+    chances, cohorts = {}, {}
+    for probability, cohort in every_draw(monkeypatch, make()):
+        drawn = (*cohort.ids, *cohort.count)
+        chances[drawn] = chances.get(drawn, 0.0) + probability
+        cohorts[drawn] = cohort
+    monkeypatch.undo()
+    assert sum(chances.values()) == pytest.approx(1, abs=1e-12)
+    steps = {}
+    for drawn, cohort in cohorts.items():
+        sampler = make()
+        steps[drawn] = play_round(sampler, as_if_drawn(sampler, cohort))
+    return sum(chances[drawn] * steps[drawn] for drawn in chances)
+
+
+def remembered_by(sampler):
+    """h of all clients, as the sampler recalls them, [N, d]."""
+    return np.asarray(sampler.remembered._store.recall(np.arange(len(sampler))), np.float64)
+
+
+@pytest.mark.parametrize("procedure", DRAWS, ids=repr)
+@every_memory
+def test_unbiased(monkeypatch, memory, procedure):
+    def make():
+        return trained(memory, procedure)
+
+    sampler = make()
+    assert sampler.remembered.beta > 0.2
+    assert np.abs(remembered_by(sampler)).max() > 0.5
+    mean = mean_step(monkeypatch, make, lambda s, cohort: s.step(cohort, NEXT[cohort.ids]))
+    assert mean == pytest.approx(sampler.weights @ NEXT, abs=SMALL)
+
+
+@every_memory
+def test_unbiased_after_loading(monkeypatch, memory):
+    """The first step of a restored sampler is one like any other."""
+    saved = trained(memory, kvib.independent)
+    assert saved.remembered.beta > 0.2
+    mean = mean_step(
+        monkeypatch, lambda: restored(saved), lambda s, cohort: s.step(cohort, NEXT[cohort.ids])
+    )
+    assert mean == pytest.approx(saved.weights @ NEXT, abs=SMALL)
+
+
+@every_memory
+def test_unbiased_with_missing_answers(monkeypatch, memory):
+    """Clients answer with known probabilities: the mean over draws and answers is exact."""
+    r = np.array([1.0, 0.6, 0.9, 0.5])
+
+    def make():
+        return trained(memory, response=r)
+
+    def every_answer(sampler, cohort):
+        mean = np.zeros(DIM)
+        for answers in itertools.product([True, False], repeat=len(cohort)):
+            chance = np.prod(np.where(answers, r[cohort.ids], 1 - r[cohort.ids]))
+            if chance > 0:
+                fresh = make()
+                updates = [NEXT[i] if a else None for i, a in zip(cohort.ids, answers, strict=True)]
+                mean += chance * fresh.step(as_if_drawn(fresh, cohort), updates)
+        return mean
+
+    mean = mean_step(monkeypatch, make, every_answer)
+    assert mean == pytest.approx(make().weights @ NEXT, abs=SMALL)
+
+
+@every_memory
+def test_unbiased_with_several_cohorts_outstanding(monkeypatch, memory):
+    """A cohort's answers come after those of a later cohort have changed the memory."""
+
+    def overtaken(sampler, cohort):
+        later = sampler.draw()
+        sampler.step(later, noisy(later.round)[later.ids])
+        return sampler.step(cohort, NEXT[cohort.ids])
+
+    mean = mean_step(monkeypatch, lambda: trained(memory, kvib.independent), overtaken)
+    assert mean == pytest.approx(trained(memory).weights @ NEXT, abs=SMALL)
+
+
+@pytest.mark.parametrize("overtaken", ["before add", "between parts", "parts mixed"])
+@every_memory
+def test_unbiased_with_estimates_that_overlap(monkeypatch, memory, overtaken):
+    """Two rounds of `begin`, `add`, `finish` at once: each stays with what it began with."""
+
+    def overlapping(sampler, cohort):
+        later = sampler.draw()
+        changed = 3 * noisy(later.round)  # the memory is worth less for having seen these
+        first, second = sampler.begin(cohort), sampler.begin(later)
+        half = np.arange(len(cohort)) < len(cohort) // 2
+        everybody = np.ones(len(later), dtype=bool)
+        if overtaken == "before add":
+            second.add(everybody, changed[later.ids])
+            second.finish()
+            first.add(half, NEXT[cohort.ids[half]])
+        elif overtaken == "between parts":
+            first.add(half, NEXT[cohort.ids[half]])
+            second.add(everybody, changed[later.ids])
+            second.finish()
+        else:
+            first.add(half, NEXT[cohort.ids[half]])
+            second.add(everybody, changed[later.ids])
+        first.add(~half, NEXT[cohort.ids[~half]])
+        return first.finish()
+
+    mean = mean_step(monkeypatch, lambda: trained(memory, kvib.independent), overlapping)
+    assert mean == pytest.approx(trained(memory).weights @ NEXT, abs=SMALL)
+
+
+@every_memory
+def test_total_is_what_all_clients_are_remembered_by(memory):
+    sampler = new(memory)
+    for _ in range(25):
+        play(sampler, 1)
+        total = sampler.remembered._store.total
+        assert total == pytest.approx(sampler.weights @ remembered_by(sampler), abs=SMALL)
+    again = restored(sampler)
+    cohort = again.draw()
+    again.remembered.residuals(cohort.ids, NEXT[cohort.ids])  # shows it what updates look like
+    assert again.remembered._store.total == pytest.approx(
+        again.weights @ remembered_by(again), abs=SMALL
+    )
+    assert remembered_by(again).tolist() == remembered_by(sampler).tolist()
+    assert again.remembered.known() == pytest.approx(sampler.remembered.known(), abs=1e-12)
+
+
+def test_the_total_survives_an_explosion():
+    """A client that was once 10^9 times too large leaves no trace in Σλh when it is replaced."""
+    sampler = new(kvib.LastUpdates(), kvib.pivotal, budget=5)
+    for round in range(4):
+        updates = noisy(round).astype(np.float32)
+        if round == 1:
+            updates[2] *= 1e9
+        sampler.step(sampler.draw(), updates)
+    total = sampler.remembered._store.total
+    assert total == pytest.approx(sampler.weights @ remembered_by(sampler), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "memory", [kvib.LastUpdates("float16"), kvib.LargestEntries(kept=2)], ids=repr
+)
+def test_updates_too_large_for_half_precision(memory):
+    """65,504 is the largest; beyond it a memory is wrong, but still a number."""
+    sampler = new(memory, budget=4)
+    steps = play(sampler, 8, lambda t: noisy(t) * (1e6 if t == 3 else 1))
+    assert np.isfinite(steps).all()
+    assert np.isfinite(sampler.remembered._store.total).all()
+
+
+@every_memory
+def test_beta_is_fixed_before_and_between_0_and_1(memory):
+    sampler = new(memory)
+    assert sampler.remembered.beta == 0
+    for scale in (1.0, 3.0, -2.0, 1e-6, 1e4, 1.0):
+        for _ in range(5):
+            cohort = sampler.draw()
+            before = sampler.remembered.beta
+            estimation = sampler.begin(cohort)
+            estimation.add(
+                np.ones(len(cohort), dtype=bool), scale * noisy(cohort.round)[cohort.ids]
+            )
+            assert sampler.remembered.beta == before
+            estimation.finish()
+            assert 0 <= sampler.remembered.beta <= 1
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [kvib.LastUpdates(), kvib.LargestEntries(kept=40), kvib.GroupMeans(groups=30)],
+    ids=repr,
+)
+def test_constant_updates_need_no_sampling(memory):
+    """β → 1 like t/(t + 2), and d → D: after 300 rounds it is a hundredth as far off."""
+    rng = np.random.default_rng(0)
+    updates = rng.normal(size=(20, 40))
+    weights = rng.lognormal(0, 1, 20)
+    D = weights / weights.sum() @ updates
+    errors = {}
+    for estimator in (None, kvib.Difference(memory)):
+        sampler = kvib.Sampler(kvib.Forecast(), weights, 6, seed=1, estimator=estimator)
+        off = play(sampler, 300, lambda t: updates)[250:] - D
+        errors[estimator] = np.sqrt((off**2).sum(axis=1).mean())
+    assert 0.95 < sampler.remembered.beta <= 1
+    limit = 0.02 if isinstance(memory, kvib.LastUpdates) else 0.1
+    assert errors[kvib.Difference(memory)] < limit * errors[None]
+
+
+@every_memory
+def test_unrelated_updates_are_not_trusted(memory):
+    """Independent every round: β stays near 0, and nothing is lost (1,000 entries, 5 errors)."""
+    rng = np.random.default_rng(0)
+    sampler = new(memory)
+    play(sampler, 60, lambda t: rng.normal(size=(N, 1000)))
+    assert sampler.remembered.beta < 0.1
+
+
+def test_less_noise_from_persistent_updates():
+    """Clients that differ persistently, with 30 % noise: a third of the squared error or less."""
+    rng = np.random.default_rng(1)
+    base = rng.normal(size=(20, 50))
+    errors = []
+    for estimator in (None, kvib.Difference()):
+        sampler = kvib.Sampler(kvib.Forecast(), np.ones(20), 8, seed=2, estimator=estimator)
+        off = []
+        for t in range(120):
+            updates = base + 0.3 * np.random.default_rng([3, t]).normal(size=base.shape)
+            cohort = sampler.draw()
+            off.append(sampler.step(cohort, updates[cohort.ids]) - updates.mean(axis=0))
+        errors.append((np.array(off[20:]) ** 2).sum(axis=1).mean())
+    assert errors[1] < errors[0] / 3
+
+
+def test_a_memory_on_disk(tmp_path):
+    """Beyond its limit the memory lies in a file, and says the same; the file goes with it."""
+    inside = trained(kvib.LastUpdates())
+    outside = trained(kvib.LastUpdates(limit=0, folder=str(tmp_path)))
+    assert len(list(tmp_path.iterdir())) == 1
+    for a, b in zip(play(inside, 5), play(outside, 5), strict=True):
+        assert type(b) is np.ndarray
+        assert a.tolist() == b.tolist()
+    del outside
+    assert list(tmp_path.iterdir()) == []
+
+
+@every_memory
+def test_tensors_as_arrays(memory):
+    """torch gives the same steps as NumPy, in the kind and shape of the updates."""
+    arrays, tensors = new(memory), new(memory)
+    for _ in range(12):
+        a, b = arrays.draw(), tensors.draw()
+        assert a.ids.tolist() == b.ids.tolist()
+        updates = noisy(a.round)[a.ids].reshape(-1, 2, 2)
+        want = arrays.step(a, updates)
+        told = tensors.step(b, [torch.tensor(u) for u in updates])
+        assert told.shape == (2, 2)
+        assert told.dtype == torch.float64
+        assert told.numpy() == pytest.approx(want, abs=SMALL)
+        assert arrays.remembered.beta == pytest.approx(tensors.remembered.beta, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_single_precision_stays_single(kind):
+    sampler = new(kvib.LastUpdates())
+    for _ in range(4):
+        cohort = sampler.draw()
+        updates = noisy(cohort.round)[cohort.ids].astype(np.float32)
+        d = sampler.step(cohort, updates if kind == "array" else torch.tensor(updates))
+    assert str(d.dtype).removeprefix("torch.") == "float32"
+    assert str(sampler.remembered._store._rows.dtype).removeprefix("torch.") == "float32"
+
+
+def test_float32_is_kept_of_double_tensors():
+    """`precision` is what the memory takes, whatever updates come in."""
+    sampler = new(kvib.LastUpdates())
+    cohort = sampler.draw()
+    sampler.step(cohort, torch.tensor(NEXT[cohort.ids]))
+    assert sampler.remembered._store._rows.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("memory", [*MEMORIES, kvib.LastUpdates(limit=0)], ids=[*SHORT, "on disk"])
+def test_resume_equals_straight_run(memory, kind, tmp_path):
+    """Bit for bit, from a file; weights whose normalising again would change the last digit."""
+
+    def updates(round):
+        return kind(noisy(round).astype(np.float32))
+
+    straight = new(memory, kvib.balanced, sketch=2, guard=kvib.Guard())
+    play(straight, 7, updates)
+    straight.save(tmp_path / "state.npz")
+    resumed = kvib.Sampler.load(tmp_path / "state.npz")
+    assert resumed.estimator == straight.estimator
+    assert resumed.remembered.beta == straight.remembered.beta > 0
+    for a, b in zip(play(straight, 7, updates), play(resumed, 7, updates), strict=True):
+        assert a.tolist() == b.tolist()
+    resumed.save(tmp_path / "again.npz")  # also where it has not yet been played on
+    kvib.Sampler.load(tmp_path / "again.npz").save(tmp_path / "third.npz")
+    third = kvib.Sampler.load(tmp_path / "third.npz")
+    (a,), (b,) = play(straight, 1, updates), play(third, 1, updates)
+    assert a.tolist() == b.tolist()
+
+
+def test_resume_with_many_clients(tmp_path):
+    """Σλh of groups is formed from weights exactly as saved."""
+    rng = np.random.default_rng(0)
+    weights, updates = rng.lognormal(0, 2, 997), rng.normal(size=(997, 6))
+    straight = kvib.Sampler(
+        kvib.Forecast(), weights, 50, estimator=kvib.Difference(kvib.GroupMeans(groups=4))
+    )
+    play(straight, 6, lambda t: updates)
+    straight.save(tmp_path / "state.npz")
+    resumed = kvib.Sampler.load(tmp_path / "state.npz")
+    play(straight, 1, lambda t: updates), play(resumed, 1, lambda t: updates)
+    assert straight.remembered._store.total.tolist() == resumed.remembered._store.total.tolist()
+
+
+def test_a_packed_state_is_a_copy():
+    """What was packed does not change when the sampler goes on; two copies share nothing."""
+    sampler = trained(kvib.GroupMeans(groups=2), sketch=2)
+    before, kept = packed(sampler), sampler.packed()
+    play(sampler, 3)
+    assert changed(before, kept) == []
+    copy = kvib.Sampler.unpacked(kept)
+    want = copy.probabilities().tolist()
+    play(kvib.Sampler.unpacked(kept), 3)
+    assert copy.probabilities().tolist() == want
+
+
+@every_memory
+def test_parts_equal_the_whole(memory):
+    """`begin` and `add` in any order: the same d, norms, β and, for rows of their own, memory."""
+    whole, parts = (trained(memory, kvib.with_replacement, budget=4, sketch=2) for _ in range(2))
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        a, b = whole.draw(), parts.draw()
+        updates = noisy(a.round)[a.ids]
+        d = whole.step(a, updates)
+        estimation = parts.begin(b)
+        order = rng.permutation(len(b))
+        if isinstance(memory, kvib.GroupMeans):
+            order = np.arange(len(b))  # groups form in the order of arrival
+        for k in order:
+            at = np.arange(len(b)) == k
+            residuals = estimation.add(at, updates[at])
+            assert estimation.norms[k] == pytest.approx(np.linalg.norm(residuals))
+        assert estimation.finish() == pytest.approx(d, abs=SMALL)
+        assert parts.remembered.beta == pytest.approx(whole.remembered.beta, abs=SMALL)
+        assert parts.probabilities() == pytest.approx(whole.probabilities(), abs=SMALL)
+        assert remembered_by(parts) == pytest.approx(remembered_by(whole), abs=1e-12)
+
+
+def test_the_policy_learns_what_is_new():
+    sampler = trained(kvib.LastUpdates(), rounds=8)
+    cohort = sampler.draw()
+    beta, h = sampler.remembered.beta, remembered_by(sampler)[cohort.ids]
+    estimation = sampler.begin(cohort)
+    updates = noisy(cohort.round)[cohort.ids]
+    residuals = estimation.add(np.ones(2, dtype=bool), updates)
+    assert residuals == pytest.approx(updates - beta * h, abs=SMALL)
+    assert estimation.norms == pytest.approx(np.linalg.norm(residuals, axis=1))
+
+
+def test_missing_answers():
+    """None: the others count as usual, the silent are remembered as before."""
+    sampler = trained(kvib.LastUpdates(), response=0.8, budget=3)
+    cohort = sampler.draw()
+    before, beta = remembered_by(sampler), sampler.remembered.beta
+    updates = list(noisy(cohort.round)[cohort.ids])
+    updates[1] = None
+    known = beta * sampler.weights @ before
+    d = sampler.step(cohort, updates)
+    at = [0, 2]
+    factors = cohort.coefficients[at]
+    new_parts = np.array([updates[k] - beta * before[cohort.ids[k]] for k in at])
+    assert d == pytest.approx(known + factors @ new_parts, abs=SMALL)
+    after = remembered_by(sampler)
+    assert after[cohort.ids[1]].tolist() == before[cohort.ids[1]].tolist()
+    assert after[cohort.ids[0]] == pytest.approx(updates[0], rel=1e-6)
+
+
+def test_nobody_answers():
+    """Then d is what is remembered, in the shape of the model; also where nobody was drawn."""
+    for nobody in ("silent", "absent", "absent after loading"):
+        sampler = new(kvib.LastUpdates(), response=0.8)
+        for _ in range(6):
+            cohort = sampler.draw()
+            sampler.step(cohort, noisy(cohort.round)[cohort.ids].reshape(-1, 2, 2))
+        want = sampler.remembered.beta * sampler.weights @ remembered_by(sampler)
+        if nobody == "absent after loading":
+            sampler = restored(sampler)
+        cohort = sampler.draw(available=None if nobody == "silent" else [])
+        d = sampler.step(cohort, [None] * len(cohort))
+        assert np.ravel(d) == pytest.approx(want, abs=SMALL)
+        if nobody != "absent after loading":
+            assert d.shape == (2, 2)
+
+
+def refused(sampler, call, message):
+    """The call raises, and changes nothing."""
+    before, now = packed(sampler), sampler.remembered._now.tolist()
+    with pytest.raises(ValueError, match=message):
+        call()
+    assert changed(before, sampler.packed()) == []
+    assert sampler.remembered._now.tolist() == now
+
+
+def changed(before, after):
+    return [name for name in before if before[name].tobytes() != after[name].tobytes()]
+
+
+@every_memory
+def test_refused_steps_change_nothing(memory):
+    sampler = trained(memory)
+    cohort = sampler.draw()
+    updates = NEXT[cohort.ids]
+    other = trained(memory).draw()
+    refused(sampler, lambda: sampler.step(other, NEXT[other.ids]), "drawn by another sampler")
+    refused(sampler, lambda: sampler.step(cohort, updates[:1]), "1 updates for a cohort of 2")
+    wide = np.ones((2, DIM + 1))
+    refused(sampler, lambda: sampler.step(cohort, wide), "of one model|width|shape")
+    large = updates * [[1], [1e200]]
+    refused(sampler, lambda: sampler.step(cohort, large), "norm .* of client")
+    sampler.step(cohort, updates)
+    refused(sampler, lambda: sampler.step(cohort, updates + 1), "updated before")
+
+
+def test_self_normalised_is_refused():
+    sampler = trained(kvib.LastUpdates())
+    cohort = sampler.draw()
+    for call in (sampler.step, lambda c, u, how: sampler.begin(c, how)):
+        with pytest.raises(ValueError, match=r"for coefficients=kvib.unbiased only"):
+            call(cohort, NEXT[cohort.ids], kvib.self_normalised)
+    sampler.step(cohort, NEXT[cohort.ids])
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [
+        lambda g: {"w": g},
+        lambda g: [g[:2], g[2:]],
+        lambda g: (g, {"b": g}),
+    ],
+)
+def test_nested_updates_are_refused(nested):
+    sampler = trained(kvib.LastUpdates())
+    cohort = sampler.draw()
+    updates = [nested(NEXT[i]) for i in cohort.ids]
+    refused(sampler, lambda: sampler.step(cohort, updates), "join the parts of a nested update")
+
+
+def test_bad_configuration():
+    with pytest.raises(ValueError, match="precision 'float8' is not one of float32, float16"):
+        kvib.LastUpdates("float8")
+    for bad in (lambda: kvib.GroupMeans(groups=0), lambda: kvib.GroupMeans(rate=0)):
+        with pytest.raises(ValueError, match=r"groups=0|rate=0"):
+            bad()
+    with pytest.raises(ValueError, match="kept=0"):
+        kvib.LargestEntries(kept=0)
+
+
+@pytest.mark.parametrize("config", [*MEMORIES, *map(kvib.Difference, MEMORIES)], ids=repr)
+def test_repr_evaluates_back(config):
+    assert eval(repr(config), vars(kvib)) == config
