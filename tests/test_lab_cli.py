@@ -129,7 +129,7 @@ def test_reproduce_quickly_then_report(here):
     page = (here / "docs/page.md").read_text(encoding="utf-8")
     assert "## synthetic-data\n" in page
     assert "over T = 10:" in page
-    assert "the first 1 rounds" in page
+    assert "falls in the first round, when" in page
     figures = sorted(path.name for path in (here / "docs/figures").iterdir())
     assert figures == ["example-1.png", "example-2.png", "synthetic-data.png", "synthetic.png"]
 

@@ -14,7 +14,7 @@ from kvib.lab.experiment import read
 pl = pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
-from kvib.lab import claims, figures, tables, toy  # noqa: E402
+from kvib.lab import beyond, claims, figures, tables, toy  # noqa: E402
 from kvib.lab.claims import NOT, PARTLY, REPRODUCED  # noqa: E402
 from kvib.lab.report import page  # noqa: E402
 from kvib.lab.tables import AbsentError, Results  # noqa: E402
@@ -47,6 +47,11 @@ def changed(folder, name, column):
     off = pl.when(ours).then(pl.col(column) * 1.1).otherwise(pl.col(column))
     pl.read_parquet(path).with_columns(off.alias(column)).write_parquet(path)
     return folder
+
+
+@needs_results
+def test_the_page_of_our_own_samplers_is_that_of_the_committed_results():
+    assert beyond.page(RESULTS) == (ROOT / "docs/beyond.md").read_text(encoding="utf-8")
 
 
 @needs_results

@@ -110,12 +110,13 @@ def report(
     results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
 ) -> None:
-    """Write the page that judges the paper claim by claim, and its figures beside it."""
-    from kvib.lab import figures
+    """Write the page that judges the paper claim by claim, beyond.md and figures beside it."""
+    from kvib.lab import beyond, figures
     from kvib.lab.report import page
 
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page(results), encoding="utf-8")
+    out.with_name("beyond.md").write_text(beyond.page(results), encoding="utf-8")
     for name in figures.FIGURES:
         if not figures.missing(name, results):
             figures.draw(name, results, out.parent / "figures", ("png",))

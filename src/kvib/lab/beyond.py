@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from kvib.lab import figures
 from kvib.lab.claims import Claim, Finding, over, rounds_to, spread, total
+from kvib.lab.report import drawn
 from kvib.lab.tables import Results
 
 REACHED, NOT_REACHED = "reached", "not reached"
@@ -131,10 +133,10 @@ G from its first round.
 
 
 def page(results: Path) -> str:
-    """The table."""
+    """The whole page."""
     rows = []
     for claim in CLAIMS:
         finding = claim.finding(results) or Finding("no results yet", "open")
         told = f"{claim.says} | {finding.measured} | **{finding.verdict}** | {finding.reason}"
         rows.append(f"| {told} | `{claim.command}` |")
-    return HEAD + "\n".join(rows) + "\n"
+    return HEAD + "\n".join(rows) + "\n" + "".join(drawn(figures.BEYOND, results))

@@ -181,7 +181,8 @@ def least(column: str, what: str) -> Callable[[list[Results]], Finding]:
         ours, tenth = sums["K-Vib"].sum(), max(1, T // 10)
         if 0 < ours < np.inf:
             early = 1 - total(results, "K-Vib", column, since=tenth).sum() / ours
-            few = f"{early:.0%} of K-Vib's falls in the first {tenth} rounds"
+            first = "round" if tenth == 1 else f"{tenth} rounds"
+            few = f"{early:.0%} of K-Vib's falls in the first {first}"
             reason = f"{few}, when it has learned little; {reason}"
         return Finding(
             f"{what} over T = {T}: {listed(sums, done='finished')} ({seeds(sums)})",

@@ -266,7 +266,7 @@ def best_rate(results: Results) -> dict[str, float]:
     return {label: best[label] for label in results.labels if label in best}
 
 
-FIGURES: dict[str, Drawing] = {
+PAPER: dict[str, Drawing] = {
     "example-1": Drawing(
         (),
         lambda _: toy.figure_1(toy.example_1(seed=0)),
@@ -322,4 +322,22 @@ FIGURES: dict[str, Drawing] = {
         "Every sampler at its own best learning rate, and what each rate gives.",
     ),
 }
-"""All figures. The text tasks' come with their tasks."""
+"""Of the paper. The text tasks' come with their tasks."""
+
+BEYOND: dict[str, Drawing] = {
+    "beyond-synthetic": Drawing(
+        ("beyond-synthetic",),
+        online,
+        "Forecasting follows the oracle; remembering leaves it behind: the oracle is the best only "
+        "among those that forget.",
+    ),
+    "beyond-equal": Drawing(
+        ("beyond-equal",), gamma, "Nothing to know in advance: norms have to be learned."
+    ),
+    "beyond-flat": Drawing(
+        ("beyond-flat",), gamma, "Equal weights; Forecast is told the sizes and learns the slope."
+    ),
+}
+"""Of kvib's own samplers."""
+
+FIGURES = PAPER | BEYOND

@@ -33,13 +33,20 @@ def page(results: Path) -> str:
         rows.append("| " + " | ".join(cells) + " |")
     text = "Text experiments (AG News, CC-News) | not run yet | open | | |"
     parts = [HEAD + "\n".join([*rows, f"| {text}"]) + "\n"]
-    for name, drawing in figures.FIGURES.items():
+    parts += drawn(figures.PAPER, results)
+    return "".join(parts)
+
+
+def drawn(drawings: dict[str, figures.Drawing], results: Path) -> list[str]:
+    """A section for every figure that has results."""
+    parts = []
+    for name, drawing in drawings.items():
         if figures.missing(name, results):
             continue
         parts.append(f"\n## {name}\n\n![{name}](figures/{name}.png)\n\n{drawing.caption}\n")
         for need in drawing.needs:
             parts.append(_from(tables.load_about(results / need)))
-    return "".join(parts)
+    return parts
 
 
 def _from(about: dict[str, Any]) -> str:

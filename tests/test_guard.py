@@ -1,0 +1,264 @@
+"""The guard: silent in calm runs, a bound where a client explodes, honest about what it cut."""
+
+import numpy as np
+import pytest
+
+import kvib
+
+N, K, DIM = 40, 6, 30
+EVERYBODY = np.ones(K, dtype=bool)
+BASE = np.random.default_rng(0).normal(size=(N, DIM))
+WEIGHTS = np.random.default_rng(1).lognormal(0, 1, N)
+
+
+def new(policy=None, procedure=kvib.pivotal, *, guard=None, weights=WEIGHTS, **options):
+    policy = kvib.Forecast() if policy is None else policy
+    return kvib.Sampler(policy, weights, K, procedure, guard=guard, seed=4, **options)
+
+
+def calm(round):
+    return BASE + 0.3 * np.random.default_rng([2, round]).normal(size=BASE.shape)
+
+
+def one_round(sampler, updates):
+    """(cohort, the estimation, d) of one round with all updates at hand."""
+    cohort = sampler.draw()
+    estimation = sampler.begin(cohort)
+    estimation.add(np.ones(len(cohort), dtype=bool), updates[cohort.ids])
+    return cohort, estimation, estimation.finish()
+
+
+@pytest.mark.parametrize(
+    ("policy", "procedure"),
+    [
+        (kvib.Forecast(), kvib.pivotal),
+        (kvib.Forecast(), kvib.balanced),
+        (kvib.Forecast(), kvib.independent),
+        (kvib.BySize(), kvib.with_replacement),
+        (kvib.KVib(), kvib.pivotal),
+    ],
+    ids=repr,
+)
+def test_silent_in_a_calm_run(policy, procedure):
+    guarded = new(policy, procedure, guard=kvib.Guard())
+    plain = new(policy, procedure)
+    for t in range(150):
+        _, estimation, d = one_round(guarded, calm(t))
+        assert estimation.cut == 0
+        assert d.tolist() == one_round(plain, calm(t))[2].tolist()
+    assert guarded.usual_step > 0
+    assert np.isnan(plain.usual_step)
+
+
+@pytest.mark.parametrize("changes", [1.0, 0.3, 0.0], ids=["new", "noisy", "constant"])
+def test_silent_in_a_calm_run_with_memory(changes):
+    """A client that is first drawn when all others are well remembered is nobody's explosion."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        sampler = new(guard=kvib.Guard(), estimator=kvib.Difference())
+        for _ in range(120):
+            _, estimation, _ = one_round(sampler, BASE + changes * rng.normal(size=BASE.shape))
+            assert estimation.cut == 0
+
+
+def test_silent_while_training_converges():
+    """Norms that fall by 2 % a round, or rise by 2 %."""
+    for rate in (0.98, 1.02):
+        sampler = new(guard=kvib.Guard())
+        assert all(one_round(sampler, calm(t) * rate**t)[1].cut == 0 for t in range(150))
+
+
+def exploded(sampler, rounds=40, factor=1e6):
+    """A calm run, then a round in which the first of the drawn explodes."""
+    for t in range(rounds):
+        one_round(sampler, calm(t))
+    usual, cohort = sampler.usual_step, sampler.draw()
+    updates = calm(rounds)[cohort.ids]
+    others = cohort.coefficients[1:] @ updates[1:]
+    updates[0] *= factor
+    estimation = sampler.begin(cohort)
+    estimation.add(EVERYBODY, updates)
+    return usual, cohort, updates, others, estimation, estimation.finish()
+
+
+@pytest.mark.parametrize("limit", [0.5, 2.0, 10.0])
+def test_one_client_moves_the_model_by_at_most_the_limit(limit):
+    sampler = new(guard=kvib.Guard(limit))
+    usual, cohort, updates, others, estimation, d = exploded(sampler)
+    moved = np.linalg.norm(d - others)
+    assert moved <= limit * usual * (1 + 1e-9)
+    # the others are as they were, the direction of the exploded one is kept
+    assert moved == pytest.approx(limit * usual)
+    assert (d - others) / moved == pytest.approx(updates[0] / np.linalg.norm(updates[0]))
+    # the cut is exactly what is missing, and bounds the bias
+    missing = np.linalg.norm(cohort.coefficients @ updates - d)
+    assert missing == pytest.approx(estimation.cut)
+    # the policy learns of the shortened update, so that the client is not drawn ever after
+    assert estimation.norms[0] == pytest.approx(limit * usual / cohort.coefficients[0])
+    assert np.isfinite(sampler.probabilities()).all()
+
+
+def test_several_explosions():
+    """All clients of a round explode: each is shortened, the cut bounds the bias of them all."""
+    sampler = new(guard=kvib.Guard())
+    for t in range(40):
+        one_round(sampler, calm(t))
+    usual, cohort = sampler.usual_step, sampler.draw()
+    updates = calm(40)[cohort.ids] * 1e6
+    estimation = sampler.begin(cohort)
+    for k in range(K):  # in parts
+        estimation.add(np.arange(K) == k, updates[k : k + 1])
+    d = estimation.finish()
+    assert np.linalg.norm(d) <= K * 2 * usual * (1 + 1e-9)
+    assert np.linalg.norm(cohort.coefficients @ updates - d) <= estimation.cut * (1 + 1e-9)
+
+
+def test_the_usual_step_recovers():
+    """After an explosion it is back within a tenth of where it was, in 50 rounds."""
+    sampler = new(guard=kvib.Guard())
+    usual, *_ = exploded(sampler)
+    assert sampler.usual_step < 1.5 * usual
+    cuts = [one_round(sampler, calm(50 + t))[1].cut for t in range(50)]
+    assert max(cuts) == 0
+    assert sampler.usual_step == pytest.approx(usual, rel=0.1)
+
+
+def test_steps_may_grow_for_good():
+    """All norms a hundred times as large from now on: the guard lets go within 40 rounds."""
+    sampler = new(guard=kvib.Guard())
+    for t in range(40):
+        one_round(sampler, calm(t))
+    cuts = [one_round(sampler, 100 * calm(t))[1].cut for t in range(40, 100)]
+    assert cuts[0] > 0
+    assert max(cuts[40:]) == 0
+
+
+def test_a_client_that_is_drawn_in_every_round_cannot_raise_its_own_limit():
+    """The largest client, p = 1, explodes for good: never more than ten times a calm step."""
+    weights = np.where(np.arange(N) == 0, N, 1.0)
+    sampler = new(guard=kvib.Guard(), weights=weights)
+    for t in range(40):
+        one_round(sampler, calm(t))
+    usual = sampler.usual_step
+    for t in range(40, 120):
+        updates = calm(t)
+        updates[0] *= 1e6
+        cohort, _, d = one_round(sampler, updates)
+        assert 0 in cohort.ids
+        assert np.linalg.norm(d) < 10 * usual
+
+
+def test_memory_does_not_let_an_explosion_through():
+    """What was cut off must not come back by way of Σλh in the rounds after."""
+    sampler = new(guard=kvib.Guard(), estimator=kvib.Difference())
+    for _ in range(40):
+        one_round(sampler, BASE)
+    calm_step = np.linalg.norm(WEIGHTS / WEIGHTS.sum() @ BASE)
+    usual, cohort = sampler.usual_step, sampler.draw()
+    updates = BASE[cohort.ids].copy()
+    updates[0] *= 1e6
+    estimation = sampler.begin(cohort)
+    estimation.add(EVERYBODY, updates)
+    assert np.linalg.norm(estimation.finish()) < 2 * calm_step + 3 * usual
+    for _ in range(30):
+        _, _, d = one_round(sampler, BASE)
+        assert np.linalg.norm(d) < 2 * calm_step + 3 * usual
+    assert sampler.remembered.beta > 0.5  # one explosion does not make the memory worthless
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("guard", [None, kvib.Guard()], ids=repr)
+@pytest.mark.parametrize("estimator", [None, kvib.Difference()], ids=["plain", "memory"])
+def test_numbers_that_are_none_are_refused(bad, guard, estimator):
+    """As `update` refuses infinite norms, and nothing changes: the client is reported as None."""
+    sampler = new(guard=guard, estimator=estimator, response=0.9)
+    for t in range(5):
+        one_round(sampler, calm(t))
+    usual, p = sampler.usual_step, sampler.probabilities()
+    cohort = sampler.draw()
+    updates = calm(5)[cohort.ids]
+    broken = updates.copy()
+    broken[1, 3] = bad
+    with pytest.raises(ValueError, match=f"client {cohort.ids[1]}"):
+        sampler.step(cohort, broken)
+    assert np.array_equal(sampler.usual_step, usual, equal_nan=True)
+    assert sampler.probabilities().tolist() == p.tolist()
+    d = sampler.step(cohort, [None if k == 1 else u for k, u in enumerate(updates)])
+    assert np.isfinite(d).all()
+    for t in range(6, 12):
+        assert np.isfinite(one_round(sampler, calm(t))[2]).all()
+
+
+def test_a_first_round_that_is_not_a_number_leaves_no_trace():
+    sampler = new(estimator=kvib.Difference())
+    cohort = sampler.draw()
+    broken = calm(0)[cohort.ids]
+    broken[0, 0] = np.inf
+    with pytest.raises(ValueError, match="norm inf"):
+        sampler.step(cohort, broken)
+    for t in range(1, 6):
+        assert np.isfinite(one_round(sampler, calm(t))[2]).all()
+
+
+def test_zero_updates():
+    sampler = new(guard=kvib.Guard())
+    for t in range(5):
+        _, estimation, d = one_round(sampler, calm(t) * (t > 2))
+        assert np.isfinite(d).all()
+        assert estimation.cut == 0
+    assert sampler.usual_step > 0
+    usual = sampler.usual_step
+    one_round(sampler, 0 * BASE)
+    assert sampler.usual_step == usual
+
+
+def test_saved_and_loaded(tmp_path):
+    sampler = new(guard=kvib.Guard(limit=1.5))
+    sampler.save(tmp_path / "fresh.npz")
+    assert np.isnan(kvib.Sampler.load(tmp_path / "fresh.npz").usual_step)
+    for t in range(10):
+        one_round(sampler, calm(t))
+    sampler.save(tmp_path / "state.npz")
+    loaded = kvib.Sampler.load(tmp_path / "state.npz")
+    assert loaded.guard == kvib.Guard(limit=1.5)
+    assert loaded.usual_step == sampler.usual_step
+    for t in range(10, 20):
+        updates = calm(t) * (1e6 if t == 15 else 1)
+        (_, a, x), (_, b, y) = one_round(sampler, updates), one_round(loaded, updates)
+        assert x.tolist() == y.tolist()
+        assert a.cut == b.cut
+        assert (a.cut > 0) == (t == 15) or t > 15
+    assert loaded.usual_step == sampler.usual_step
+
+
+def test_missing_answers_are_no_share():
+    """The usual step counts those who answered, divided by their chance to."""
+    sampler = new(guard=kvib.Guard(), response=0.5)
+    rng = np.random.default_rng(0)
+    for t in range(60):
+        cohort = sampler.draw()
+        updates = [u if rng.random() < 0.5 else None for u in calm(t)[cohort.ids]]
+        sampler.step(cohort, updates)
+    wanted = sampler.weights @ np.linalg.norm(calm(0), axis=1)
+    assert sampler.usual_step == pytest.approx(wanted, rel=0.4)  # a mean of ten rounds of three
+
+
+def test_with_self_normalised_coefficients():
+    sampler = new(guard=kvib.Guard())
+    for t in range(30):
+        cohort = sampler.draw()
+        sampler.step(cohort, calm(t)[cohort.ids], kvib.self_normalised)
+    usual, cohort = sampler.usual_step, sampler.draw()
+    updates = calm(30)[cohort.ids]
+    updates[0] *= 1e6
+    assert np.linalg.norm(sampler.step(cohort, updates, kvib.self_normalised)) < 4 * usual
+
+
+@pytest.mark.parametrize("limit", [0, -1, np.nan])
+def test_bad_limits(limit):
+    with pytest.raises(ValueError, match=f"limit={limit} is not a positive number"):
+        kvib.Guard(limit)
+
+
+def test_repr_evaluates_back():
+    assert eval(repr(kvib.Guard(3.0)), vars(kvib)) == kvib.Guard(3.0)
