@@ -1,6 +1,8 @@
 """The estimator that remembers: unbiased whatever it remembers, and better where that is right."""
 
+import gc
 import itertools
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 import kvib
+from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
 from test_unbiased import every_draw
 
 N, DIM = 4, 4
@@ -160,21 +163,29 @@ def test_unbiased_with_several_cohorts_outstanding(monkeypatch, memory):
 @pytest.mark.parametrize("overtaken", ["before add", "parts mixed"])
 @every_memory
 def test_unbiased_with_estimates_that_overlap(monkeypatch, memory, overtaken):
-    """Two rounds of `begin`, `add`, `finish` at once: each stays with what it began with."""
+    """Two rounds of `begin`, `add`, `finish` at once: each stays with what it began with.
+
+    Or the second is refused while the first is not finished.
+    """
 
     def overlapping(sampler, cohort):
         later = sampler.draw()
-        changed = 3 * noisy(later.round)  # the memory is worth less for having seen these
-        first, second = sampler.begin(cohort), sampler.begin(later)
+        other = 3 * noisy(later.round)  # the memory is worth less for having seen these
         half = np.arange(len(cohort)) < len(cohort) // 2
         everybody = np.ones(len(later), dtype=bool)
+        first = sampler.begin(cohort)
+        try:
+            second = sampler.begin(later)
+        except ValueError:
+            first.add(np.ones(len(cohort), dtype=bool), NEXT[cohort.ids])
+            return first.finish()
         if overtaken == "before add":
-            second.add(everybody, changed[later.ids])
+            second.add(everybody, other[later.ids])
             second.finish()
             first.add(half, NEXT[cohort.ids[half]])
         else:
             first.add(half, NEXT[cohort.ids[half]])
-            second.add(everybody, changed[later.ids])
+            second.add(everybody, other[later.ids])
         first.add(~half, NEXT[cohort.ids[~half]])
         return first.finish()
 
@@ -297,6 +308,17 @@ def test_a_memory_on_disk(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_file_is_closed_by_the_garbage_collector_too():
+    sampler = trained(kvib.LastUpdates(limit=0))
+    cycle = [sampler]
+    cycle.append(cycle)
+    del sampler, cycle
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []
+
+
 @every_memory
 def test_tensors_as_arrays(memory):
     """torch gives the same steps as NumPy, in the kind and shape of the updates."""
@@ -340,21 +362,25 @@ def test_float32_is_kept_of_double_tensors():
 def test_resume_equals_straight_run(memory, kind, tmp_path):
     """Bit for bit, from a file; weights whose normalising again would change the last digit."""
 
-    def updates(round):
-        return kind(noisy(round).astype(np.float32))
+    class Updates:
+        def __init__(self, round):
+            self.all = noisy(round).astype(np.float32)
+
+        def __getitem__(self, ids):
+            return kind(self.all[ids])
 
     straight = new(memory, kvib.balanced, sketch=2, guard=kvib.Guard())
-    play(straight, 7, updates)
+    play(straight, 7, Updates)
     straight.save(tmp_path / "state.npz")
     resumed = kvib.Sampler.load(tmp_path / "state.npz")
     assert resumed.estimator == straight.estimator
     assert resumed.remembered.beta == straight.remembered.beta > 0
-    for a, b in zip(play(straight, 7, updates), play(resumed, 7, updates), strict=True):
+    for a, b in zip(play(straight, 7, Updates), play(resumed, 7, Updates), strict=True):
         assert a.tolist() == b.tolist()
     resumed.save(tmp_path / "again.npz")  # also where it has not yet been played on
     kvib.Sampler.load(tmp_path / "again.npz").save(tmp_path / "third.npz")
     third = kvib.Sampler.load(tmp_path / "third.npz")
-    (a,), (b,) = play(straight, 1, updates), play(third, 1, updates)
+    (a,), (b,) = play(straight, 1, Updates), play(third, 1, Updates)
     assert a.tolist() == b.tolist()
 
 
@@ -370,6 +396,20 @@ def test_resume_with_many_clients(tmp_path):
     resumed = kvib.Sampler.load(tmp_path / "state.npz")
     play(straight, 1, lambda t: updates), play(resumed, 1, lambda t: updates)
     assert straight.remembered._store.total.tolist() == resumed.remembered._store.total.tolist()
+
+
+def test_a_simulation_resumes(tmp_path):
+    """Stopped and started again, with memory: the model that the straight run has."""
+    task, local = synthetic(clients=12, seed=2), LocalSGD(learning_rate=0.05, batch_size=32)
+    models = []
+    for stops in ([8], [4, 8]):
+        for rounds in stops:
+            sampler = kvib.recommended(task.weights, 4, remember=True, sketch=4)
+            engine = LinearEngine(task, local, threads=1)
+            simulation = Simulation(task, engine, sampler, local, evaluate_every=0)
+            list(simulation.run(rounds, tmp_path / str(len(stops))))
+        models.append(simulation.model)
+    assert models[0].tolist() == models[1].tolist()
 
 
 def test_a_packed_state_is_a_copy():
