@@ -142,6 +142,6 @@ def checked_variables(variables: ArrayLike | None, clients: int) -> FloatArray:
 
 def checked_sketch(sketch: int) -> int:
     """A number of numbers."""
-    if int(sketch) != sketch or sketch < 0:
+    if not np.isfinite(sketch) or int(sketch) != sketch or sketch < 0:
         raise ValueError(f"sketch={sketch} is not a number of numbers to keep; 32 is a good one")
     return int(sketch)

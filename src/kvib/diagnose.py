@@ -26,7 +26,7 @@ class Diagnosis(NamedTuple):
     memory: float
     """Differences to each client's last update; NaN likewise."""
     seen: float
-    """Share of the clients that these figures rest on, the others being forecast."""
+    """Share of the clients whose sketches these figures rest on; NaN where none are kept."""
 
     def __str__(self) -> str:
         names = {
@@ -34,7 +34,8 @@ class Diagnosis(NamedTuple):
             "procedure": "a fixed size (kvib.pivotal, kvib.balanced)",
             "memory": "remembered updates (estimator=kvib.Difference())",
         }
-        lines = [f"from {self.seen:.0%} of the clients, variance left by each lever:"]
+        basis = "forecasts" if math.isnan(self.seen) else f"{self.seen:.0%} of the clients"
+        lines = [f"from {basis}, variance left by each lever:"]
         for field, what in names.items():
             value = getattr(self, field)
             shown = "unknown: give the sampler sketch=32 and use step()"

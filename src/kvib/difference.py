@@ -42,7 +42,6 @@ class Remembered:
     def __init__(self, memory: Memory, weights: FloatArray) -> None:
         self._memory, self._weights = memory, weights
         self._store: Store | None = None
-        self._saved: Arrays = {}
         self.beta = 0.0
         """In force for the coming round."""
         self._product, self._square, self._rounds = 0.0, 0.0, 0.0
@@ -52,10 +51,16 @@ class Remembered:
         """βΣλh, [d], or 0."""
         return 0.0 if self._store is None or self.beta == 0 else self.beta * self._store.total
 
+    def recalled(self, ids: IntArray) -> Rows | None:
+        """βh of these clients, [m, d]; None where all are 0."""
+        if self._store is None or self.beta == 0:
+            return None
+        return self.beta * self._store.recall(ids)
+
     def residuals(self, ids: IntArray, updates: Rows) -> Rows:
         """g − βh: what sampling still has to estimate, [m, d]."""
-        store = self._opened(updates)
-        return updates if self.beta == 0 else updates - self.beta * store.recall(ids)
+        recalled = self.recalled(ids)
+        return updates if recalled is None else updates - rows.like(updates, recalled)
 
     def keep(self, cohort: Cohort, updates: Rows) -> None:
         """Remember these updates, and how well their clients had been remembered."""
@@ -80,21 +85,30 @@ class Remembered:
     def _opened(self, updates: Rows) -> Store:
         if self._store is None:
             self._store = self._memory.open(self._weights, updates)
-            if self._saved:
-                self._store.restore(self._saved)
-                self._saved = {}
+        elif isinstance(self._store.total, np.ndarray) != isinstance(updates, np.ndarray):
+            saved = self._store.packed()
+            self._store = self._memory.open(self._weights, updates)
+            self._store.restore(saved)
+        if updates.shape[1] != self._store.total.shape[0]:
+            raise ValueError(
+                f"updates have {updates.shape[1]} entries, those remembered "
+                f"{self._store.total.shape[0]}; all must be of one model"
+            )
         return self._store
 
     def packed(self) -> Arrays:
         """As arrays."""
         learned = np.array([self.beta, self._product, self._square, self._rounds])
-        store = self._saved if self._store is None else self._store.packed()
+        store = {} if self._store is None else self._store.packed()
         return {"learned": learned, **{f"memory.{name}": a for name, a in store.items()}}
 
     def restore(self, arrays: Arrays) -> None:
         """What `packed` packed; the memory is filled when the first updates show their kind."""
         self.beta, self._product, self._square, self._rounds = arrays["learned"].tolist()
-        self._saved = {
-            name.removeprefix("memory."): a for name, a in arrays.items() if name != "learned"
-        }
+        saved = {name.removeprefix("memory."): a for name, a in arrays.items() if name != "learned"}
         self._store = None
+        if saved:
+            width = saved["means" if "means" in saved else "total"].shape[-1]
+            kind = saved["means"].dtype if "means" in saved else np.float64
+            self._store = self._memory.open(self._weights, np.zeros((1, width), kind))
+            self._store.restore(saved)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvib import rows
+from kvib.checks import LARGEST_NORM
 from kvib.cohort import BoolArray, Cohort, FloatArray
 from kvib.rows import Rows
 
@@ -13,10 +14,22 @@ if TYPE_CHECKING:
     from kvib.sampler import Sampler
 
 
-class Estimation:
-    """Σ coefficient·(g − βh) + βΣλh, accumulated: memory holds the updates of one part at a time.
+class NotFiniteError(ValueError):
+    """A client's update has left the numbers."""
 
-    Made by `Sampler.begin`. Parts may come in any order; who is never added did not answer.
+    def __init__(self, client: int, norm: float) -> None:
+        self.client = client
+        super().__init__(
+            f"norm {norm} of client {client}: a norm is between 0 and {LARGEST_NORM:g}; leave out "
+            "the update of a client that failed or diverged (None)"
+        )
+
+
+class Estimation:
+    """Σ coefficient·(g − βh) + βΣλh, accumulated in double precision, part by part.
+
+    Made by `Sampler.begin`. Parts may come in any order; who is never added did not answer. What
+    was remembered is taken as of the beginning, whatever other rounds do to the memory meanwhile.
     """
 
     def __init__(
@@ -24,36 +37,74 @@ class Estimation:
     ) -> None:
         self._sampler, self._cohort = sampler, cohort
         self._factors = coefficients(cohort)
-        self._d: Any = sampler.remembered.known() if sampler.remembered is not None else 0.0
+        memory = sampler.remembered
+        self._d: Any = 0.0 if memory is None else memory.known()
+        self._recalled: Any = None if memory is None else memory.recalled(cohort.ids)
+        self._kept: list[tuple[BoolArray, Rows]] = []
         self.norms = np.full(len(cohort), np.nan)
         """‖g − βh‖ of those who were added, as the policy will learn them."""
         self.cut = 0.0
         """What the guard has cut off so far: a bound on the bias of this round."""
-        self._shares = 0.0
+        self._shares = np.full(len(cohort), np.nan)
+        self._calm = np.ones(len(cohort), dtype=np.bool_)
+        self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
         """Take in the updates of the clients that `at` marks; returns g − βh, [m, d]."""
-        sampler, part = self._sampler, self._cohort.take(at)
+        self._check(at, updates)
         residuals = updates
-        if sampler.remembered is not None:
-            residuals = sampler.remembered.residuals(part.ids, updates)
+        if self._recalled is not None:
+            residuals = updates - rows.like(updates, self._recalled[at])
         lengths, factors = rows.norms(residuals), self._factors[at]
-        if sampler.guard is not None:
+        bad = np.flatnonzero(~(lengths <= LARGEST_NORM))
+        if len(bad):
+            raise NotFiniteError(int(self._cohort.ids[at][bad[0]]), float(lengths[bad[0]]))
+        guard = self._sampler.guard
+        if guard is not None:
             shares = factors * lengths
-            shorter = sampler.guard.shorten(shares, sampler.usual_step)
-            factors, lengths = factors * shorter, lengths * shorter
+            shorter = guard.shorten(shares, self._sampler.usual_step)
             self.cut += float((shares * (1 - shorter)).sum())
-            self._shares += float((shares * shorter).sum())
+            factors, lengths = factors * shorter, lengths * shorter
+            self._calm[at] = shorter == 1
+            # A usual step is one of whole updates: residuals shrink while a memory fills.
+            whole = self._factors[at] * rows.norms(updates)
+            self._shares[at] = np.where(shorter == 1, whole, factors * lengths)
+            if not self._calm[at].all():  # what was cut must not come back from memory
+                cut_off = residuals * rows.like(residuals, 1 - shorter[:, None])
+                updates = updates - cut_off
         self.norms[at] = lengths
-        if sampler.sketches.size:
-            self._sketches[at] = rows.sketch(updates, sampler.sketches.size)
-        self._d = self._d + rows.weighted(factors, residuals)
-        if sampler.remembered is not None and np.isfinite(lengths).all():
-            sampler.remembered.keep(part, updates)
+        if self._sampler.sketches.size:
+            self._sketches[at] = rows.sketch(updates, self._sampler.sketches.size)
+        self._d = rows.plus(self._d, rows.doubled(factors, residuals))
+        self._like = residuals[:0]
+        if self._sampler.remembered is not None:
+            self._kept.append((np.array(at), updates))
         return residuals
+
+    def _check(self, at: BoolArray, updates: Rows) -> None:
+        if np.asarray(at).dtype != np.bool_ or np.shape(at) != (len(self._cohort),):
+            raise ValueError("mark the clients by a mask: one boolean per client of the cohort")
+        if int(np.count_nonzero(at)) != len(updates):
+            raise ValueError(f"{len(updates)} updates for {np.count_nonzero(at)} marked clients")
+        if not np.isnan(self.norms[at]).all():
+            raise ValueError("a client was added before; add each once")
+        if self._recalled is not None and self._recalled.shape[1] != updates.shape[1]:
+            raise ValueError(
+                f"updates have {updates.shape[1]} entries, those remembered "
+                f"{self._recalled.shape[1]}; all must be of one model"
+            )
 
     def finish(self) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""
-        self._sampler.finish(self._cohort, self.norms, self._sketches, self._shares)
-        return self._d
+        parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
+        self._sampler.finish(self._cohort, self.norms, self._sketches, self._usual(), parts)
+        return self._d if self._like is None else rows.like(self._like, self._d)
+
+    def _usual(self) -> float:
+        """Σ coefficient·‖g‖ of this round; without those cut off, unless they are the most."""
+        came = ~np.isnan(self._shares)
+        calm = came & self._calm
+        if calm.sum() < came.sum() / 2:
+            calm = came
+        return float(self._shares[calm].sum())

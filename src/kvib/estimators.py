@@ -193,7 +193,13 @@ def as_rows(updates: Sequence[Update] | Any) -> tuple[Any, tuple[int, ...]]:
                 "sampler.step takes arrays or tensors; join the parts of a nested update first"
             )
         stacked = _stack(updates)
-    return stacked.reshape(len(stacked), -1), tuple(stacked.shape[1:])
+    flat = stacked.reshape(len(stacked), -1)
+    if isinstance(flat, np.ndarray):
+        flat = flat if flat.dtype.kind == "f" else flat.astype(np.float64)
+    else:
+        flat = flat.detach()
+        flat = flat if flat.is_floating_point() else flat.double()
+    return flat, tuple(stacked.shape[1:])
 
 
 def _numbers(update: Any) -> bool:

@@ -4,14 +4,32 @@ Updates are rows of a NumPy array or of a torch tensor, [m, d]; memories live wh
 """
 
 import tempfile
+import weakref
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from kvib.cohort import Arrays, FloatArray, IntArray
-from kvib.rows import Rows, to_numpy, weighted
+from kvib.rows import Rows, doubled, to_numpy
 from kvib.rows import like as like_of
+
+
+def _zeros(like: Rows) -> Any:
+    """Σλh before anything was seen, [d], in double precision."""
+    if isinstance(like, np.ndarray):
+        return np.zeros(like.shape[1])
+    return like.new_zeros(like.shape[1]).double()
+
+
+def _representable(rows: Any, updates: Rows) -> Rows:
+    """Within what the memory's precision can say."""
+    most = 65504.0 if "float16" in str(rows.dtype) and "b" not in str(rows.dtype) else 3.4e38
+    return (
+        updates.astype(np.float64).clip(-most, most)
+        if isinstance(updates, np.ndarray)
+        else (updates.float().clip(-most, most))
+    )
 
 
 class Store(Protocol):
@@ -78,22 +96,21 @@ class _LastUpdates:
             else:
                 folder = config.folder or tempfile.gettempdir()
                 file = tempfile.NamedTemporaryFile(dir=folder, prefix="kvib-memory-")  # noqa: SIM115
-                self._file = file  # goes with the store
+                weakref.finalize(self, file.close)
                 self._rows = np.memmap(file, kind, "w+", shape=(N, d))
         else:
-            half = config.precision == "float16"
             rows = like.new_zeros((N, d))
-            self._rows = rows.half() if half else rows
-        self.total = like[:1].sum(0) * 0
+            self._rows = rows.half() if config.precision == "float16" else rows.float()
+        self.total = _zeros(like)
 
     def recall(self, ids: IntArray) -> Rows:
-        rows = self._rows[ids]
+        rows = self._rows[np.array(ids)]
         return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float()
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)
-        self._rows[ids] = like_of(self._rows, updates)
-        self.total = self.total + weighted(weight, self.recall(ids) - before)
+        self._rows[np.array(ids)] = like_of(self._rows, _representable(self._rows, updates))
+        self.total = self.total + doubled(weight, self.recall(ids)) - doubled(weight, before)
         self._seen[ids] = True
 
     def settle(self) -> None:
@@ -101,7 +118,8 @@ class _LastUpdates:
 
     def packed(self) -> Arrays:
         ids = np.flatnonzero(self._seen)
-        return {"ids": ids, "rows": to_numpy(self._rows[ids]), "total": to_numpy(self.total)}
+        rows = np.array(to_numpy(self._rows[ids]))
+        return {"ids": ids, "rows": rows, "total": np.array(to_numpy(self.total))}
 
     def restore(self, arrays: Arrays) -> None:
         ids = arrays["ids"].astype(np.int64)
@@ -125,6 +143,10 @@ class GroupMeans:
     groups: int = 16
     rate: float = 0.2
 
+    def __post_init__(self) -> None:
+        if self.groups < 1 or not 0 < self.rate <= 1:
+            raise ValueError(f"groups={self.groups}, rate={self.rate}: give 1 or more, 0 to 1")
+
     def open(self, weights: FloatArray, like: Rows) -> "Store":
         """No group has a mean yet."""
         return _GroupMeans(self, weights, like)
@@ -140,7 +162,7 @@ class _GroupMeans:
         self._sizes = np.zeros(rows, np.int64)
         self._means = like_of(like, np.zeros((rows, like.shape[1])))
         self._next: dict[str, Any] = {}
-        self.total = self._means.sum(0)
+        self.total = _zeros(like)
 
     def recall(self, ids: IntArray) -> Rows:
         return self._means[self._group[ids]]
@@ -171,11 +193,12 @@ class _GroupMeans:
             self._means, self._group, self._sizes = self._next.values()
             mass: FloatArray = np.zeros(len(self._sizes))
             np.add.at(mass, self._group, self._weights)
-            self.total = weighted(mass, self._means)
+            self.total = doubled(mass, self._means)
             self._next = {}
 
     def packed(self) -> Arrays:
-        return {"group": self._group, "sizes": self._sizes, "means": to_numpy(self._means)}
+        means = np.array(to_numpy(self._means))
+        return {"group": self._group.copy(), "sizes": self._sizes.copy(), "means": means}
 
     def restore(self, arrays: Arrays) -> None:
         means = like_of(self._means, arrays["means"])
@@ -193,6 +216,10 @@ class LargestEntries:
 
     kept: int = 1000
 
+    def __post_init__(self) -> None:
+        if self.kept < 1:
+            raise ValueError(f"kept={self.kept} is not a number of entries; 1000 is a good one")
+
     def open(self, weights: FloatArray, like: Rows) -> "Store":
         """Nothing kept."""
         return _LargestEntries(self, weights, like)
@@ -206,23 +233,23 @@ class _LargestEntries:
         self._seen = np.zeros(N, dtype=np.bool_)
         self._where = np.zeros((N, self._kept), np.int32)
         self._value = np.zeros((N, self._kept), np.float16)
-        self._like = like[:1] * 0
-        self.total = self._like.sum(0)
+        self._like = like[:0]
+        self.total = _zeros(like)
 
     def recall(self, ids: IntArray) -> Rows:
         rows = np.zeros((len(ids), self._width), np.float32)
         np.put_along_axis(rows, self._where[ids].astype(np.int64), self._value[ids], 1)
         rows[~self._seen[ids]] = 0
-        return like_of(self._like, rows)
+        return rows if isinstance(self._like, np.ndarray) else like_of(self._like.float(), rows)
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)
         rows = to_numpy(updates)
         top = np.argpartition(-np.abs(rows), self._kept - 1, axis=1)[:, : self._kept]
         self._where[ids] = top
-        self._value[ids] = np.take_along_axis(rows, top, 1)
+        self._value[ids] = _representable(self._value, np.take_along_axis(rows, top, 1))
         self._seen[ids] = True
-        self.total = self.total + weighted(weight, self.recall(ids) - before)
+        self.total = self.total + doubled(weight, self.recall(ids)) - doubled(weight, before)
 
     def settle(self) -> None:
         """Clients have rows of their own."""
@@ -230,7 +257,7 @@ class _LargestEntries:
     def packed(self) -> Arrays:
         ids = np.flatnonzero(self._seen)
         parts = {"where": self._where[ids], "value": self._value[ids]}
-        return {"ids": ids, **parts, "total": to_numpy(self.total)}
+        return {"ids": ids, **parts, "total": np.array(to_numpy(self.total))}
 
     def restore(self, arrays: Arrays) -> None:
         ids = arrays["ids"].astype(np.int64)

@@ -31,5 +31,5 @@ def recommended(
         options: of `Sampler`.
     """
     estimator = Difference() if remember else None
-    given = {"estimator": estimator, "guard": Guard(), "sketch": 32, **options}
-    return Sampler(Forecast(), weights, budget, balanced, **given)
+    given = {"procedure": balanced, "estimator": estimator, "guard": Guard(), "sketch": 32}
+    return Sampler(Forecast(), weights, budget, **{**given, **options})

@@ -23,26 +23,40 @@ def dots(a: Rows, b: Rows) -> FloatArray:
     if isinstance(a, np.ndarray):
         products: FloatArray = np.einsum("ij,ij->i", a, b, dtype=np.float64)
         return products
-    return np.asarray((a * b).sum(1).double().cpu().numpy())
+    return np.asarray((a.detach().double() * b.detach().double()).sum(1).cpu().numpy())
 
 
 def weighted(weight: FloatArray, rows: Rows) -> Any:
     """Σ weight_i row_i, [d]."""
+    return like(rows, doubled(weight, rows))
+
+
+def doubled(weight: FloatArray, rows: Rows) -> Any:
+    """The same in double precision."""
     if isinstance(rows, np.ndarray):
-        return (weight @ rows.astype(np.float64)).astype(rows.dtype)
-    return rows.new_tensor(weight) @ rows
+        return weight @ rows.astype(np.float64)
+    double = rows.detach().double()
+    return double.new_tensor(np.array(weight)) @ double
+
+
+def plus(total: Any, part: Any) -> Any:
+    """A sum in progress and a part of it, where the part is."""
+    return total + part if np.ndim(total) == 0 else like(part, total) + part
 
 
 def to_numpy(rows: Any) -> Any:
-    """On the host."""
-    return rows if isinstance(rows, np.ndarray) else rows.detach().cpu().numpy()
+    """On the host; NumPy has no bfloat16."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    rows = rows.detach().cpu()
+    return (rows.float() if str(rows.dtype) == "torch.bfloat16" else rows).numpy()
 
 
 def like(other: Any, array: Any) -> Any:
     """An array or tensor in the kind, place and precision of another."""
     if isinstance(other, np.ndarray):
         return np.asarray(array).astype(other.dtype)
-    return array.to(other) if hasattr(array, "to") else other.new_tensor(np.asarray(array))
+    return array.to(other) if hasattr(array, "to") else other.new_tensor(np.array(array))
 
 
 def sketch(rows: Rows, size: int) -> FloatArray:
@@ -53,6 +67,7 @@ def sketch(rows: Rows, size: int) -> FloatArray:
     """
     m, d = rows.shape
     signs = generator(d, size, "signs of a sketch").integers(0, 2, d) * 2.0 - 1
+    rows = rows.astype(np.float64) if isinstance(rows, np.ndarray) else rows.detach().double()
     signed = rows * like(rows, signs)
     whole = d // size * size
     parts = signed[:, :whole].reshape(m, -1, size).sum(1)

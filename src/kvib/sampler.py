@@ -111,6 +111,7 @@ class Sampler:
         self._state = policy.start(setting)
         self.sketches = Sketches(len(self.weights), checked_sketch(sketch))
         self._ledger = Ledger()
+        self._shape: tuple[int, ...] | None = None
         self._lock = threading.RLock()
 
     @property
@@ -203,10 +204,19 @@ class Sampler:
             coefficients: `unbiased` or `self_normalised`.
         """
         answered, given = answers(cohort, updates)
-        estimation = self.begin(cohort, coefficients)
+        if answered.any():
+            flat, shape = as_rows(given)
+            self._shape = shape
+
+        def among(cohort: Cohort) -> FloatArray:
+            some = np.zeros(len(cohort))
+            some[answered] = coefficients(cohort.take(answered))
+            return some
+
+        estimation = self.begin(cohort, coefficients if coefficients is unbiased else among)
         if not answered.any():
-            return estimation.finish()
-        flat, shape = as_rows(given)
+            d = estimation.finish()
+            return d.reshape(self._shape) if np.ndim(d) and self._shape is not None else d
         estimation.add(answered, flat)
         return estimation.finish().reshape(shape)
 
@@ -214,10 +224,16 @@ class Sampler:
         """The same in parts, for updates that do not fit into memory together."""
         if self.remembered is not None and coefficients is not unbiased:
             raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
+        self._ledger.check(cohort)
         return Estimation(self, cohort, coefficients)
 
     def finish(
-        self, cohort: Cohort, norms: FloatArray, sketches: FloatArray, shares: float
+        self,
+        cohort: Cohort,
+        norms: FloatArray,
+        sketches: FloatArray,
+        usual: float,
+        kept: list[tuple[Cohort, Any]],
     ) -> None:
         """Learn from a round that `begin` began; `Estimation.finish` calls it."""
         with self._lock:
@@ -225,8 +241,10 @@ class Sampler:
             answered = ~np.isnan(norms)
             self.sketches.keep(cohort.take(answered), sketches[answered])
             if self.guard is not None:
-                self.usual_step = self.guard.learn(self.usual_step, shares)
+                self.usual_step = self.guard.learn(self.usual_step, usual)
             if self.remembered is not None:
+                for part, updates in kept:
+                    self.remembered.keep(part, updates)
                 self.remembered.end_round()
 
     def balanced_on(self, ids: IntArray) -> FloatArray | None:
@@ -255,8 +273,13 @@ class Sampler:
 
     def forecast(self, level: float = 0.9) -> Forecasts:
         """‖g‖ of every client in the coming round: medians, and intervals of this probability."""
+        if not 0 < level < 1:
+            raise ValueError(f"level={level} is not a probability between 0 and 1")
         with self._lock:
-            return self.policy.forecast(self._state, self._ledger.round, level)
+            told = self.policy.forecast(self._state, self._ledger.round, level)
+            ids = np.arange(len(self))
+            back = np.sqrt(self._reach(ids) * rates.at(self._availability, ids))
+            return Forecasts(*(back * part for part in told))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically."""
@@ -295,7 +318,7 @@ class Sampler:
                 "usual step": None if math.isnan(self.usual_step) else self.usual_step,
             }
             memory = {} if self.remembered is None else self.remembered.packed()
-            return {
+            arrays = {
                 "header": storage.header("sampler", about),
                 "weights": self.weights,
                 "updated": np.frombuffer(bytes(self._ledger.updated), dtype=np.uint8),
@@ -306,6 +329,7 @@ class Sampler:
                 **{f"sketches.{name}": array for name, array in self.sketches.packed().items()},
                 **{f"estimator.{name}": array for name, array in memory.items()},
             }
+            return {name: np.array(array) for name, array in arrays.items()}
 
     @classmethod
     def unpacked(
@@ -316,7 +340,8 @@ class Sampler:
     ) -> "Sampler":
         """The sampler that `packed` packed."""
         about = storage.about(arrays["header"], "sampler")
-        return cls._restored(about, arrays, policy, procedure)
+        copies = {name: np.array(array) for name, array in arrays.items()}
+        return cls._restored(about, copies, policy, procedure)
 
     @classmethod
     def _restored(
@@ -350,10 +375,11 @@ class Sampler:
         )
         sampler.sketches.restore(storage.part(arrays, "sketches"))
         sampler.usual_step = math.nan if about["usual step"] is None else about["usual step"]
-        if sampler.remembered is not None:
-            sampler.remembered.restore(storage.part(arrays, "estimator"))
         weights.flags.writeable = False
         sampler.weights = weights  # exactly as saved: normalising again may change the last digit
+        if sampler.remembered is not None:
+            sampler.remembered._weights = weights
+            sampler.remembered.restore(storage.part(arrays, "estimator"))
         sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))
         for name in ("response", "availability"):
             fresh = getattr(sampler, f"_{name}")

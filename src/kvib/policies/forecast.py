@@ -154,7 +154,8 @@ class Forecast(Policy[ForecastState]):
         unsure = np.einsum("di,de,ei->i", x, ahead, x)
         width = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(variance + state.noise + unsure)
         middle = state.slope @ x + mean
-        return Forecasts(np.exp(middle), np.exp(middle - width), np.exp(middle + width))
+        low, middle, high = np.clip((middle - width, middle, middle + width), -700, 700)
+        return Forecasts(np.exp(middle), np.exp(low), np.exp(high))
 
 
 def _standard(x: FloatArray) -> FloatArray:
@@ -229,7 +230,7 @@ def _refitted(state: ForecastState, t: int) -> ForecastState:
     weighted = x / (state.spread + age)
     common = np.linalg.solve(weighted @ x.T + np.eye(len(x)), weighted @ state.offset[ids])
     state.offset[ids] -= common @ x
-    excess = state.offset[ids] ** 2 - age
+    excess = state.offset[ids] ** 2 - 1 / state.precision[ids]
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))
     state = state._replace(slope=state.slope + common, spread=max(spread, 0.1 * noise, 1e-3))
     _score(state, np.arange(len(state.offset)), t)

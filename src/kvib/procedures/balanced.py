@@ -7,8 +7,8 @@ from kvib.cohort import FloatArray, IntArray
 from kvib.procedures.pivotal import duel
 from kvib.procedures.procedure import Procedure, whole_and_part
 
-_CLOSE = 1e-9
-"""Probabilities this near to 0 or 1 have arrived."""
+_CLOSE = 1e-12
+"""Probabilities this near to 0 or 1, in units of what they were, have arrived."""
 
 
 def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Generator) -> int:
@@ -59,20 +59,28 @@ def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Ge
         u[free] = 1.0
         for v in range(rank):
             u[pivots[v]] = -system[v, free]
-        up, down = np.inf, np.inf
+        up, down, top, bottom = np.inf, np.inf, free, free
         for k in range(m):
             x = p[active[k]]
-            if u[k] > 1e-12:
-                up, down = min(up, (1 - x) / u[k]), min(down, x / u[k])
-            elif u[k] < -1e-12:
-                up, down = min(up, -x / u[k]), min(down, (x - 1) / u[k])
-        move = up if rng.random() < down / (up + down) else -down
+            if u[k] == 0.0:
+                continue
+            rise, fall = (1 - x) / abs(u[k]), x / abs(u[k])
+            if u[k] < 0:
+                rise, fall = fall, rise
+            if rise < up:
+                up, top = rise, k
+            if fall < down:
+                down, bottom = fall, k
+        rises = rng.random() < down / (up + down)
+        move, arrived = (up, top) if rises else (-down, bottom)
         left = 0
         for k in range(m):
             x = p[active[k]] + move * u[k]
-            if x < _CLOSE:
+            if k == arrived:
+                x = 1.0 if move * u[k] > 0 else 0.0
+            if x <= _CLOSE * p[active[k]]:
                 p[active[k]] = 0.0
-            elif x > 1 - _CLOSE:
+            elif x >= 1 - _CLOSE * (1 - p[active[k]]):
                 p[active[k]] = 1.0
             else:
                 p[active[k]] = x

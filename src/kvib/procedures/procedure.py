@@ -53,6 +53,13 @@ class Procedure:
             about: further fields of the cohort (round, token, …).
         """
         e = self.checked(expected)
+        if variables is not None:
+            shape = np.shape(variables)
+            if len(shape) != 2 or shape[0] != len(e) or not np.isfinite(variables).all():
+                raise ValueError(
+                    f"variables of shape {shape} are not of {len(e)} clients; give each a row of "
+                    "finite numbers"
+                )
         counts = self.draw(e, rng, variables)
         at = np.flatnonzero(counts)
         weight = np.full(len(e), 1 / len(e)) if weights is None else np.asarray(weights)

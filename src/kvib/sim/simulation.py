@@ -13,6 +13,7 @@ import numpy as np
 
 from kvib import metrics, storage
 from kvib.cohort import Arrays, Cohort, FloatArray
+from kvib.estimation import NotFiniteError
 from kvib.estimators import Coefficients, deviation, unbiased
 from kvib.randomness import generator
 from kvib.sampler import Sampler
@@ -26,6 +27,17 @@ from kvib.sim.task import Task
 
 class DivergedError(ValueError):
     """Training has left the numbers; the last checkpoint is from before."""
+
+
+def _diverged(client: int, t: int) -> DivergedError:
+    return DivergedError(
+        f"client {client} diverged in round {t}: lower the learning rate, or clip; the last "
+        "checkpoint is from before"
+    )
+
+
+LARGEST_NORM = float(np.finfo(np.float32).max) ** 0.5
+"""Beyond it squares are no numbers for engines in single precision."""
 
 
 class Simulation:
@@ -145,13 +157,14 @@ class Simulation:
             at = np.zeros(len(cohort), dtype=np.bool_)
             at[low : low + self.engine.chunk] = True
             batches = plan(self.task.train, cohort.ids[at], self.local, self.seed, t)
-            residuals = estimation.add(at, self.engine.updates(self.model, batches))
-            bad = np.flatnonzero(~np.isfinite(estimation.norms[at]))
+            updates = self.engine.updates(self.model, batches)
+            try:
+                residuals = estimation.add(at, updates)
+            except NotFiniteError as error:
+                raise _diverged(error.client, t) from error
+            bad = np.flatnonzero(estimation.norms > LARGEST_NORM)
             if len(bad):
-                raise DivergedError(
-                    f"client {cohort.ids[at][bad[0]]} diverged in round {t}: lower the learning "
-                    "rate, or clip; the last checkpoint is from before"
-                )
+                raise _diverged(int(cohort.ids[bad[0]]), t)
             if len(cohort) <= self.engine.chunk:
                 gram = self.engine.gram(residuals)
         variance = deviation(cohort, estimation.norms, gram).value
