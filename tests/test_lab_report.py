@@ -151,7 +151,7 @@ def test_every_claim_is_judged(everything):
     assert len(rows) == 2 + len(claims.CLAIMS) + 1
     assert {row.count("|") for row in rows} == {6}
     assert text.count("| open |") == 1  # the text experiments
-    for name in figures.FIGURES:
+    for name in figures.PAPER:
         assert f"\n## {name}\n\n![{name}](figures/{name}.png)\n" in text
     assert text == page(everything)
 
