@@ -27,7 +27,7 @@ TARGET = 1.35
 """Training loss whose first round is reported."""
 
 
-EXACT = 5
+EXACT = 10
 """Rounds between exact metrics."""
 
 
@@ -109,7 +109,7 @@ def figure(runs: dict[str, list[list[Record]]], budget: int, path: Path) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare samplers on Synthetic(0, 0)")
     parser.add_argument("--out", type=Path, default=Path("out/demo"))
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--budget", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
