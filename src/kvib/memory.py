@@ -23,13 +23,11 @@ def _zeros(like: Rows) -> Any:
 
 
 def _representable(rows: Any, updates: Rows) -> Rows:
-    """Within what the memory's precision can say."""
-    most = 65504.0 if "float16" in str(rows.dtype) and "b" not in str(rows.dtype) else 3.4e38
-    return (
-        updates.astype(np.float64).clip(-most, most)
-        if isinstance(updates, np.ndarray)
-        else (updates.float().clip(-most, most))
-    )
+    """Within what the memory's precision, single or half, can say."""
+    half = str(rows.dtype).endswith("float16")  # of NumPy and of torch
+    most = float(np.finfo(np.float16 if half else np.float32).max)
+    wide = updates.astype(np.float64) if isinstance(updates, np.ndarray) else updates.double()
+    return wide.clip(-most, most)
 
 
 class Store(Protocol):

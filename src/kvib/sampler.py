@@ -208,14 +208,14 @@ class Sampler:
             flat, shape = as_rows(given)
             self._shape = shape
 
-        def among(cohort: Cohort) -> FloatArray:
+        def among(cohort: Cohort) -> FloatArray:  # a mean is one of those who answered
             some = np.zeros(len(cohort))
             some[answered] = coefficients(cohort.take(answered))
             return some
 
         estimation = self.begin(cohort, coefficients if coefficients is unbiased else among)
         if not answered.any():
-            d = estimation.finish()
+            d = estimation.finish()  # what is remembered, in the shape of earlier updates
             return d.reshape(self._shape) if np.ndim(d) and self._shape is not None else d
         estimation.add(answered, flat)
         return estimation.finish().reshape(shape)
