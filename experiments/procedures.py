@@ -25,8 +25,6 @@ from kvib.randomness import generator
 from kvib.sim import LocalSGD, SoftmaxRegression
 from kvib.sim.local import plan
 
-DRAWS = 2000
-
 
 def updates_of(engine: Any, model: Any, task: Any, ids: Any, seed: int, t: int) -> Any:
     """Updates of some clients, [m, d]."""
@@ -47,7 +45,9 @@ def everybody(engine: Any, model: Any, task: Any, seed: int, t: int) -> Any:
     return torch.cat(parts)
 
 
-def measure(sampler: kvib.Sampler, memory: Any, U: Any, engine: Any, t: int) -> dict[str, float]:
+def measure(
+    sampler: kvib.Sampler, memory: Any, U: Any, engine: Any, t: int, draws: int
+) -> dict[str, float]:
     """Variances with the probabilities that the sampler has for the coming round."""
     ids, weights = np.arange(len(sampler)), sampler.weights
     p, outer = sampler.probabilities(), np.outer(weights, weights)
@@ -57,7 +57,7 @@ def measure(sampler: kvib.Sampler, memory: Any, U: Any, engine: Any, t: int) -> 
 
     def variance(procedure: kvib.Procedure, A: Any) -> float:
         rng = generator(0, t, f"procedures {procedure!r}")
-        given = {"draws": DRAWS, "rng": rng, "variables": variables}
+        given = {"draws": draws, "rng": rng, "variables": variables}
         return metrics.variance(p, procedure=procedure, gram=A, **given).value
 
     own = variance(kvib.independent, gram)
@@ -84,7 +84,7 @@ def play(options: argparse.Namespace) -> list[dict[str, float]]:
     for t in range(options.rounds):
         if t % options.every == 0:
             U = everybody(engine, model, task, options.seed, t)
-            rows.append({"round": t, **measure(sampler, memory, U, engine, t)})
+            rows.append({"round": t, **measure(sampler, memory, U, engine, t, options.draws)})
             print(json.dumps(rows[-1]), flush=True)
             del U
         cohort = sampler.draw()
@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draws", type=int, default=2000, help="of the Monte Carlo")
     parser.add_argument("--device")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--tasks", type=Path)

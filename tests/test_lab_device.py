@@ -1,5 +1,6 @@
 """A machine with nothing but NumPy and torch plays the runs; here they are collected."""
 
+import json
 import subprocess
 import sys
 import time
@@ -109,3 +110,15 @@ def test_a_device_that_is_not_there(tmp_path):
     assert done.returncode == 2
     assert "device 'abacus' cannot be used here" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_noise_of_procedures_is_measured_on_the_same_updates(tmp_path):
+    """The script for a GPU, at tiny size: without memory there is no difference to estimate."""
+    script = Path(__file__).parents[1] / "experiments/procedures.py"
+    given = ["synthetic", "--rounds", "4", "--every", "3", "--draws", "200", "--out", tmp_path]
+    subprocess.run([sys.executable, script, *map(str, given)], check=True, timeout=120)
+    first, later = json.loads((tmp_path / "procedures-synthetic.json").read_text())["rows"]
+    assert first["difference"] == first["independent"]
+    assert later["beta"] > 0
+    assert later["difference"] < later["independent"]
+    assert 0.7 < later["pivotal"] / later["independent"] < 1.3

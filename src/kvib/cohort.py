@@ -28,6 +28,11 @@ class Pairs(NamedTuple):
     size: FloatArray
     """Cov(n_i, Σ_j n_j) / e_i, [m]: 1 − p_i for independent draws, 0 for a fixed size."""
 
+    @property
+    def uncorrelated(self) -> bool:
+        """Whether norms alone give the variance, as for independent draws."""
+        return isinstance(self.ratio, float) and self.ratio == 1.0
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Cohort:

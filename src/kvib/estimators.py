@@ -106,7 +106,7 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> Varia
     lengths = np.full(len(cohort), math.nan)
     lengths[answered] = norms(given)
     pairs = None if cohort.pairs is None else cohort.pairs()
-    alone = pairs is not None and isinstance(pairs.ratio, float) and pairs.ratio == 1.0
+    alone = pairs is not None and pairs.uncorrelated
     return deviation(cohort, lengths, None if alone else _gram(given), pairs)
 
 
@@ -131,7 +131,7 @@ def deviation(
     zeta = drawn.weight / (a * drawn.expected)
     squared = (zeta * lengths[answered]) ** 2
     away = ((count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared).sum()
-    alone = pairs is not None and isinstance(pairs.ratio, float) and pairs.ratio == 1.0
+    alone = pairs is not None and pairs.uncorrelated
     if gram is None and not alone:
         return VarianceEstimate(math.nan, exact=False)
     scaled = np.zeros((len(zeta), len(zeta))) if gram is None else np.outer(zeta, zeta) * gram

@@ -135,26 +135,23 @@ def online(given: list[Results]) -> Figure:
     return finish(figure, results)
 
 
-def losses(given: list[Results]) -> Figure:
-    """Training and test loss."""
-    [results] = given
-    figure, (train, test) = panels(2, width=4.2)
-    train.set(ylabel="training loss", yscale="log")
-    test.set(ylabel="test loss", yscale="log")
-    curves(train, results, "train_loss")
-    curves(test, results, "loss")
-    return finish(figure, results)
+def training(other: str, label: str) -> Draw:
+    """Training loss, and one more column."""
+
+    def drawing(given: list[Results]) -> Figure:
+        [results] = given
+        figure, (train, beside) = panels(2, width=4.2)
+        curves(train, results, "train_loss")
+        curves(beside, results, other)
+        train.set(ylabel="training loss", yscale="log")
+        beside.set(ylabel=label)
+        return finish(figure, results)
+
+    return drawing
 
 
-def learning(given: list[Results]) -> Figure:
-    """Training loss and test accuracy."""
-    [results] = given
-    figure, (train, accuracy) = panels(2, width=4.2)
-    train.set(ylabel="training loss", yscale="log")
-    accuracy.set(ylabel="test accuracy")
-    curves(train, results, "train_loss")
-    curves(accuracy, results, "accuracy")
-    return finish(figure, results)
+losses = training("loss", "test loss")
+learning = training("accuracy", "test accuracy")
 
 
 def against_budget(given: list[Results]) -> Figure:
