@@ -11,6 +11,7 @@ results/procedures-TASK.json, one row per measured round. Needs NumPy, and torch
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,28 +72,26 @@ def measure(
     return {**rows, "beta": memory.beta, "full step": float(gram.sum())}
 
 
-def play(options: argparse.Namespace) -> list[dict[str, float]]:
+def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
     """Recommended sampling, with a memory beside it that only watches."""
     task = make_task(options.task, options.tasks)
     local = LocalSGD(options.learning_rate, options.batch_size, options.epochs)
     machine = Machine(options.device, None, options.tasks)
     kind = "linear" if isinstance(task.model, SoftmaxRegression) else "torch"
     engine: Any = ENGINES[kind](task, local, machine, options.precision)
-    model, rows = engine.initial(options.seed), []
+    model = engine.initial(options.seed)
     sampler = kvib.recommended(task.weights, options.budget, seed=options.seed)
     memory = kvib.Difference().start(sampler.weights)
     for t in range(options.rounds):
         if t % options.every == 0:
             U = everybody(engine, model, task, options.seed, t)
-            rows.append({"round": t, **measure(sampler, memory, U, engine, t, options.draws)})
-            print(json.dumps(rows[-1]), flush=True)
+            yield {"round": t, **measure(sampler, memory, U, engine, t, options.draws)}
             del U
         cohort = sampler.draw()
         updates = updates_of(engine, model, task, cohort.ids, options.seed, t)
         memory.keep(cohort, updates)
         memory.end_round()
         model = model - sampler.step(cohort, updates)
-    return rows
 
 
 def main() -> None:
@@ -112,12 +111,15 @@ def main() -> None:
     parser.add_argument("--tasks", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results"))
     options = parser.parse_args()
-    rows = play(options)
     given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
     about = {"options": given, "environment": environment(Machine(options.device))}
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"procedures-{options.task}.json"
-    path.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    rows = []
+    for row in play(options):  # what is measured is kept, also where the time ends before the run
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        path.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

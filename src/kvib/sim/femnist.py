@@ -143,6 +143,18 @@ def digits(version: str, data: ClientData | None = None) -> Task:
     return Task(f"femnist-{version}", train, (data.x[test], data.y[test]), partial(cnn, 10), 10)
 
 
+def iid_digits(clients: int = 200, images: int = 60, data: ClientData | None = None) -> Task:
+    """Digits dealt out at random, the same number to everybody: clients that do not differ."""
+    data = read_writers() if data is None else data
+    rng = np.random.Generator(np.random.PCG64([RECIPE_SEED, clients, images]))
+    at = rng.permutation(np.flatnonzero(data.y < 10))
+    if len(at) < clients * images + TEST_IMAGES:
+        raise ValueError(f"{clients} clients with {images} digits each: there are only {len(at)}")
+    own, rest = np.split(at[: clients * images + TEST_IMAGES], [clients * images])
+    train = ClientData(data.x[own], data.y[own], np.full(clients, images))
+    return Task("femnist-iid", train, (data.x[rest], data.y[rest]), partial(cnn, 10), 10)
+
+
 def _cut_sizes(whole_images: int, recipe: Recipe, rng: np.random.Generator) -> IntArray:
     """2 to 4 images for each cut writer, with the sum that gives the whole ones their share."""
     total = round(whole_images * (1 - recipe.share) / recipe.share)

@@ -23,6 +23,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "femnist-v1": partial(femnist.digits, "v1"),
     "femnist-v2": partial(femnist.digits, "v2"),
     "femnist-v3": partial(femnist.digits, "v3"),
+    "femnist-iid": femnist.iid_digits,
     "femnist": femnist.femnist,
     "femnist-400": partial(femnist.femnist, writers=400),
 }

@@ -10,6 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from kvib.cohort import IntArray
+from kvib.sim.engines.convolution import as_products
 from kvib.sim.engines.flat import FlatModule, prepared
 from kvib.sim.local import Batches, LocalSGD
 
@@ -85,7 +86,9 @@ class BatchedTrainer:
             return (losses * weight).sum() / weight.sum().clamp(min=1)
 
         try:
-            gradients: torch.Tensor = vmap(grad(loss_of), randomness="different")(rows, index, mask)
+            with as_products(self.flat.module):
+                each = vmap(grad(loss_of), randomness="different")
+                gradients: torch.Tensor = each(rows, index, mask)
             return gradients
         finally:
             self.flat.put_back()
