@@ -80,6 +80,10 @@ def as_products(module: nn.Module) -> Iterator[None]:
                 bias: torch.Tensor | None,
                 pad: tuple[int, int] = pad,
             ) -> torch.Tensor:
+                kind = x.device.type
+                if torch.is_autocast_enabled(kind):  # windows cost most: make them small
+                    half = torch.get_autocast_dtype(kind)
+                    x, weight = x.to(half), weight.to(half)
                 apply: Any = _Convolution.apply
                 convolved: torch.Tensor = apply(x, weight, pad)
                 return convolved if bias is None else convolved + bias[:, None, None]
