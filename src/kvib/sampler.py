@@ -399,7 +399,8 @@ class Sampler:
         if len(ids) == 0:
             return _Plan(ids, np.empty(0), 0.0, requested)
         cap = self.procedure.cap
-        expected = self.policy.expected(state, ids, self._ledger.round, K, cap)
+        known = {"weights": self.weights[ids]}
+        expected = self.policy.expected(state, ids, self._ledger.round, K, cap, **known)
         spent = float(expected.sum())  # K but for rounding, or less where the policy says so (AOCS)
         return _Plan(ids, expected, K if math.isclose(spent, K, rel_tol=1e-9) else spent, requested)
 

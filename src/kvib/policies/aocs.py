@@ -21,8 +21,12 @@ class AOCS(Optimal):
 
     steps: int = 4
 
-    def solve(self, scores: FloatArray, budget: float, floor: float, cap: float) -> FloatArray:
+    def solve(
+        self, scores: FloatArray, budget: float, floor: float, cap: float, cost: FloatArray | None
+    ) -> FloatArray:
         """Iterate min(1, C·p)."""
+        if cost is not None:
+            raise ValueError("AOCS counts clients, not their costs; use Optimal")
         relative = scores / scores.max()
         p: FloatArray = np.minimum(cap, budget * relative / relative.sum())
         for _ in range(self.steps):

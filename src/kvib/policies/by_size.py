@@ -23,6 +23,8 @@ class BySize(Policy[BySizeState]):
     """
 
     procedure: ClassVar = with_replacement
+    lasting: ClassVar = True
+    per_client: ClassVar = ("weight",)
 
     def start(self, setting: Setting) -> BySizeState:
         """Remember the weights."""
@@ -31,3 +33,14 @@ class BySize(Policy[BySizeState]):
     def scores(self, state: BySizeState, ids: IntArray) -> FloatArray:
         """s = λ."""
         return state.weight[ids]
+
+    def enter(self, state: BySizeState, ids: IntArray, weights: FloatArray) -> BySizeState:
+        """Remember the weights."""
+        state.weight[ids] = weights
+        return state
+
+    def reweigh(
+        self, state: BySizeState, ids: IntArray, weights: FloatArray, ratio: FloatArray
+    ) -> BySizeState:
+        """Likewise."""
+        return self.enter(state, ids, weights)

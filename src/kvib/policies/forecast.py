@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.policies.policy import Exploration, Forecasts, Policy, Setting
+from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Forecasts, Policy, Setting
 from kvib.procedures import pivotal
 
 OUTLIER = 4.0
@@ -53,6 +53,8 @@ class ForecastState(NamedTuple):
     """Variance that an offset gains in a round."""
     returns: FloatArray
     """Moments of (gap, squared change) of clients seen again: n, Σg, Σg², Σc, Σgc, [5]."""
+    level: float
+    """The largest log score at the last refit: the unit of scores."""
     fitted: int
     """Round of the last refit."""
     round: int
@@ -73,8 +75,8 @@ class Forecast(Policy[ForecastState]):
     fitted anew, in rounds ever farther apart: O(K) work per round, O(N log T) over T rounds.
 
     Args:
-        floor: least probability in units of the uniform one; it bounds every coefficient λ/p by
-            λN/(floor·K).
+        floor: share of the budget that is spent in proportion to λ, whatever is forecast; it bounds
+            every coefficient λ/p by 1/(floor·K).
 
     >>> import kvib
     >>> sampler = kvib.Sampler(kvib.Forecast(), weights=[30, 10, 60], budget=2, seed=1)
@@ -82,9 +84,18 @@ class Forecast(Policy[ForecastState]):
     >>> sampler.update(cohort, norms=[0.5] * len(cohort))
     """
 
-    floor: float = 0.1
+    floor: float = 0.05
 
     procedure: ClassVar = pivotal
+    lasting: ClassVar = True
+    per_client: ClassVar = (
+        "log_score",
+        "log_weight",
+        "features",
+        "offset",
+        "precision",
+        "seen",
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.floor <= 1:
@@ -109,18 +120,22 @@ class Forecast(Policy[ForecastState]):
             spread=SPREAD,
             drift=DRIFT,
             returns=np.zeros(5),
+            level=float(log_weight.max()),
             fitted=0,
             round=-1,
         )
 
     def exploration(self, state: ForecastState, round: int) -> Exploration:
-        """p ≥ floor·K/N."""
-        return Exploration(floor=self.floor)
+        """Part of the budget by weight: where λ is all that is known that is the best guess."""
+        return Exploration(mix=self.floor, by_weight=True)
+
+    def epoch(self, state: ForecastState) -> int:
+        """Refits change all scores."""
+        return state.fitted
 
     def scores(self, state: ForecastState, ids: IntArray) -> FloatArray:
         """λ·√E‖g‖², up to a common factor."""
-        logs = state.log_score[ids]
-        return np.asarray(np.exp(logs - logs.max()))
+        return np.asarray(np.exp(np.minimum(state.log_score[ids] - state.level, LARGEST_LOG_STEP)))
 
     def observe(self, state: ForecastState, cohort: Cohort, feedback: FloatArray) -> ForecastState:
         """A step of a Kalman filter, for the trend and for every client seen."""
@@ -234,7 +249,7 @@ def _refitted(state: ForecastState, t: int) -> ForecastState:
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))
     state = state._replace(slope=state.slope + common, spread=max(spread, 0.1 * noise, 1e-3))
     _score(state, np.arange(len(state.offset)), t)
-    return state
+    return state._replace(level=float(state.log_score.max()))
 
 
 def _noise_and_drift(returns: FloatArray) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvib.policies.policy import Setting
 from kvib.policies.regularised import Regularised
 from kvib.procedures import independent
 
@@ -20,6 +19,7 @@ class KVib(Regularised):
         gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
         mix: θ, instead of the rule.
         gamma: γ, instead of the rule.
+        by_weight: mix with p ∝ λ instead of uniform, which bounds every coefficient by 1/(θK).
 
     >>> import kvib
     >>> sampler = kvib.Sampler(kvib.KVib(rounds=500), weights=[30, 10, 60], budget=2, seed=1)
@@ -32,8 +32,8 @@ class KVib(Regularised):
 
     procedure: ClassVar = independent
 
-    def _ratio(self, setting: Setting) -> float:
-        return len(setting.weights) / setting.budget
+    def _ratio(self, clients: int, budget: float) -> float:
+        return clients / budget
 
     def _default_mix(self, ratio: float, T: int) -> float:
         return float((ratio / T) ** (1 / 3))

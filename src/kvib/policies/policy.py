@@ -44,6 +44,8 @@ class Exploration(NamedTuple):
     """θ: p̃ = (1−θ)·p + θ·K/N."""
     floor: float = 0.0
     """p ≥ floor·K/N."""
+    by_weight: bool = False
+    """Mix with p ∝ λ (water-filled) instead of uniform: then every coefficient λ/p ≤ 1/(θK)."""
 
 
 class Policy(Generic[State]):
@@ -58,6 +60,12 @@ class Policy(Generic[State]):
     """The procedure it was published with, used unless the sampler is told otherwise."""
     needs_norms: ClassVar[bool] = False
     """Whether every draw must be told all norms (`draw(norms=…)`)."""
+    lasting: ClassVar[bool] = False
+    """Whether scores change for observed clients only, all others' by no factor at all, until the
+    `epoch` changes: then rounds can be drawn without a look at all clients. No floor then, but a
+    mixture."""
+    per_client: ClassVar[tuple[str, ...]] = ()
+    """Arrays of the state with one entry per client along the last axis."""
 
     def start(self, setting: Setting) -> State:
         """The state before the first round."""
@@ -66,6 +74,10 @@ class Policy(Generic[State]):
     def scores(self, state: State, ids: IntArray) -> FloatArray:
         """How much each of these clients matters, up to a common factor, [m]."""
         raise NotImplementedError
+
+    def epoch(self, state: State) -> int:
+        """Changes when the scores of all clients have, for policies with `lasting` scores."""
+        return 0
 
     def exploration(self, state: State, round: int) -> Exploration:
         """How far probabilities stay from 0 in this round (counted from 0)."""
@@ -91,18 +103,69 @@ class Policy(Generic[State]):
             f"{type(self).__name__} does not use norms at draw; call draw() without norms"
         )
 
-    def solve(self, scores: FloatArray, budget: float, floor: float, cap: float) -> FloatArray:
-        """Turn scores into expected counts with sum `budget`, [m]."""
-        return waterfill(scores, budget, floor, cap)
+    def enter(self, state: State, ids: IntArray, weights: FloatArray) -> State:
+        """Clients join: their entries in the arrays of the state become what is known of newcomers.
+
+        Args:
+            state: whose `per_client` arrays have room for them.
+            ids: of the new ones.
+            weights: λ of each, in the units of the first `Setting`.
+        """
+        raise ValueError(
+            f"{type(self).__name__} does not take clients that join later; start a new sampler, or "
+            "use one of KVib, Vrb, Forecast, BySize, Uniform"
+        )
+
+    def reweigh(self, state: State, ids: IntArray, weights: FloatArray, ratio: FloatArray) -> State:
+        """Weights of clients changed: what was learned of λ‖g‖ is scaled by new λ / old λ."""
+        raise ValueError(
+            f"{type(self).__name__} does not take weights that change; start a new sampler, or use "
+            "one of KVib, Vrb, Forecast, BySize, Uniform"
+        )
+
+    def resized(self, state: State, clients: int, budget: float) -> State:
+        """There are now so many clients."""
+        return state
+
+    def solve(
+        self, scores: FloatArray, budget: float, floor: float, cap: float, cost: FloatArray | None
+    ) -> FloatArray:
+        """Turn scores into expected counts with sum `budget`, or Σ cost·expected = budget, [m]."""
+        return waterfill(scores, budget, floor, cap, cost)
 
     def expected(
-        self, state: State, ids: IntArray, round: int, budget: float, cap: float
+        self,
+        state: State,
+        ids: IntArray,
+        round: int,
+        budget: float,
+        cap: float,
+        *,
+        weights: FloatArray | None = None,
+        cost: FloatArray | None = None,
     ) -> FloatArray:
-        """Expected counts for a draw among these clients, positive, with sum `budget`, [m]."""
+        """Expected counts for a draw among these clients, positive, with sum `budget`, [m].
+
+        Args:
+            state: what is known so far.
+            ids: who can be drawn.
+            round: counted from 0.
+            budget: Σ expected, or Σ cost·expected.
+            cap: largest expected count.
+            weights: λ of these clients, for a mixture `by_weight`.
+            cost: of one draw of each.
+        """
         scores = self.scores(state, ids)
         largest = scores.max()
         scores = np.maximum(scores, largest * _SMALLEST_SCORE) if largest > 0 else scores + 1.0
-        mix, floor = self.exploration(state, round)
-        uniform = budget / len(ids)
-        p = self.solve(scores, budget, min(floor, 1.0) * uniform, cap)
-        return (1 - mix) * p + mix * uniform
+        mix, floor, by_weight = self.exploration(state, round)
+        uniform = budget / (len(ids) if cost is None else float(cost.sum()))
+        p = self.solve(scores, budget, min(floor, 1.0) * uniform, cap, cost)
+        if mix == 0:
+            return p
+        explored: float | FloatArray = min(uniform, cap)
+        if by_weight:
+            if weights is None:
+                raise ValueError("a mixture by weight must know the weights")
+            explored = waterfill(weights, budget, 0.0, cap, cost)
+        return (1 - mix) * p + mix * explored

@@ -1,7 +1,7 @@
 """What K-Vib and Vrb share: follow the regularised leader on Σπ²/p, from partial feedback."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,10 @@ class Regularised(Policy[RegularisedState]):
     gain: float | None = None
     mix: float | None = None
     gamma: float | None = None
+    by_weight: bool = False
+
+    lasting: ClassVar = True
+    per_client: ClassVar = ("cost",)
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)
@@ -39,7 +43,7 @@ class Regularised(Policy[RegularisedState]):
         if self.mix == 0 and self.gamma is None:
             raise ValueError("mix=0 leaves γ = G²N/(Kθ) undefined; give gamma too")
 
-    def _ratio(self, setting: Setting) -> float:
+    def _ratio(self, clients: int, budget: float) -> float:
         raise NotImplementedError
 
     def _default_mix(self, ratio: float, T: int) -> float:
@@ -51,8 +55,8 @@ class Regularised(Policy[RegularisedState]):
 
     def start(self, setting: Setting) -> RegularisedState:
         """ω = 0."""
-        ratio = self._ratio(setting)
-        cost = np.zeros(len(setting.weights))
+        N = len(setting.weights)
+        ratio, cost = self._ratio(N, setting.budget), np.zeros(N)
         return RegularisedState(cost, self._gamma(ratio, self.gain, round=0), ratio)
 
     def _gamma(self, ratio: float, gain: float | None, round: int) -> float:
@@ -67,14 +71,14 @@ class Regularised(Policy[RegularisedState]):
         return min(1.0, self._default_mix(ratio, horizon(self.rounds, round)))
 
     def exploration(self, state: RegularisedState, round: int) -> Exploration:
-        """p̃ = (1−θ)p + θK/N."""
-        return Exploration(mix=self._mix(state.ratio, round))
+        """p̃ = (1−θ)p + θK/N, or θ of what weights deserve."""
+        return Exploration(mix=self._mix(state.ratio, round), by_weight=self.by_weight)
 
     def scores(self, state: RegularisedState, ids: IntArray) -> FloatArray:
-        """s = √(ω + γ)."""
+        """s = √(ω + γ), in units of √γ: 1 for clients that were never seen."""
         if np.isnan(state.gamma):
             return np.ones(len(ids))
-        return np.sqrt(state.cost[ids] + state.gamma)
+        return np.sqrt(1 + state.cost[ids] / state.gamma)
 
     def observe(
         self, state: RegularisedState, cohort: Cohort, feedback: FloatArray
@@ -85,3 +89,21 @@ class Regularised(Policy[RegularisedState]):
             gamma = self._gamma(state.ratio, gain, cohort.round)
         state.cost[cohort.ids] += self._squared(cohort, feedback)
         return state._replace(gamma=gamma)
+
+    def enter(
+        self, state: RegularisedState, ids: IntArray, weights: FloatArray
+    ) -> RegularisedState:
+        """ω = 0."""
+        state.cost[ids] = 0.0
+        return state
+
+    def reweigh(
+        self, state: RegularisedState, ids: IntArray, weights: FloatArray, ratio: FloatArray
+    ) -> RegularisedState:
+        """ω is a sum of (λ‖g‖)²."""
+        state.cost[ids] *= ratio**2
+        return state
+
+    def resized(self, state: RegularisedState, clients: int, budget: float) -> RegularisedState:
+        """What one draw has to cover."""
+        return state._replace(ratio=self._ratio(clients, budget))

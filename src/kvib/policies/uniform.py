@@ -24,6 +24,7 @@ class Uniform(Policy[UniformState]):
     """
 
     procedure: ClassVar = without_replacement
+    lasting: ClassVar = True
 
     def start(self, setting: Setting) -> UniformState:
         """Nothing to prepare."""
@@ -32,3 +33,13 @@ class Uniform(Policy[UniformState]):
     def scores(self, state: UniformState, ids: IntArray) -> FloatArray:
         """s = 1."""
         return np.ones(len(ids))
+
+    def enter(self, state: UniformState, ids: IntArray, weights: FloatArray) -> UniformState:
+        """Like everybody."""
+        return state
+
+    def reweigh(
+        self, state: UniformState, ids: IntArray, weights: FloatArray, ratio: FloatArray
+    ) -> UniformState:
+        """Weights do not matter."""
+        return state

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvib.cohort import Cohort, FloatArray
-from kvib.policies.policy import Setting
 from kvib.policies.regularised import Regularised
 from kvib.procedures import with_replacement
 
@@ -21,14 +20,15 @@ class Vrb(Regularised):
         gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
         mix: θ, instead of the rule.
         gamma: γ, instead of the rule.
+        by_weight: mix with q ∝ λ instead of uniform, which bounds every coefficient by 1/(θK).
 
     Borsos, Krause and Levy, "Online variance reduction for stochastic optimization", 2018.
     """
 
     procedure: ClassVar = with_replacement
 
-    def _ratio(self, setting: Setting) -> float:
-        return float(len(setting.weights))
+    def _ratio(self, clients: int, budget: float) -> float:
+        return float(clients)
 
     def _default_mix(self, ratio: float, T: int) -> float:
         if ratio > T:
