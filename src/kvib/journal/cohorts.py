@@ -1,0 +1,72 @@
+"""Cohorts as records: short in the log, exact while their feedback is still to come."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.journal.records import Record
+from kvib.procedures import Procedure
+
+_ALIGNED = ("ids", "count", "expected", "weight", "response", "availability")
+_SINGLE = ("round", "budget", "requested", "guarantee", "token")
+
+
+def exact(cohort: Cohort) -> Record:
+    """All of a cohort but its second moments."""
+    return {name: getattr(cohort, name) for name in (*_ALIGNED, *_SINGLE)}
+
+
+def short(cohort: Cohort, weights: FloatArray) -> Record:
+    """About 10 bytes per client: nothing that is 1, or λ as it was at the beginning."""
+    record: Record = {"ids": cohort.ids, "expected": cohort.expected.astype(np.float32)}
+    if (cohort.count != 1).any():
+        record["count"] = cohort.count
+    if not np.array_equal(cohort.weight, _known(weights, cohort.ids)):
+        record["weight"] = cohort.weight.astype(np.float32)
+    for name in ("response", "availability"):
+        values = getattr(cohort, name)
+        if len(values) and (values != 1).any():
+            same = (values == values[0]).all()
+            record[name] = float(values[0]) if same else values.astype(np.float32)
+    return record | {name: getattr(cohort, name) for name in ("budget", "requested", "guarantee")}
+
+
+def lengthened(record: Record, weights: FloatArray, **about: Any) -> Cohort:
+    """The cohort that `short` shortened, to single precision."""
+    ids = record["ids"]
+    return Cohort(
+        ids=ids,
+        count=record.get("count", np.ones(len(ids), np.int64)),
+        expected=record["expected"],
+        weight=record["weight"] if "weight" in record else weights[ids],
+        response=record.get("response", 1.0),
+        availability=record.get("availability", 1.0),
+        budget=record["budget"],
+        requested=record["requested"],
+        guarantee=record["guarantee"],
+        **about,
+    )
+
+
+def alone(procedure: Procedure) -> bool:
+    """Whether clients are drawn independently, so that norms tell the variance; asked of two."""
+    pairs = procedure.pairs
+    return pairs is not None and pairs(np.full(2, 0.5), np.arange(2)).uncorrelated
+
+
+def with_moments(cohort: Cohort, procedure: Procedure) -> Cohort:
+    """With its second moments, of a procedure that draws clients independently."""
+    assert procedure.pairs is not None
+    here = np.arange(len(cohort))
+    return replace(cohort, pairs=partial(procedure.pairs, cohort.expected, here))
+
+
+def _known(weights: FloatArray, ids: IntArray) -> FloatArray:
+    """λ of the beginning; NaN for clients that came later."""
+    known = np.full(len(ids), np.nan)
+    there = ids < len(weights)
+    known[there] = weights[ids[there]]
+    return known

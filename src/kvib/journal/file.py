@@ -1,0 +1,455 @@
+"""The file of a journal: SQLite in WAL mode, one writer, every event durable once appended."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvib.cohort import Arrays
+from kvib.journal.records import Record, decode, encode
+
+APPLICATION = int.from_bytes(b"kvib", "big")
+VERSION = 1
+CHUNK = 2**18
+"""Bytes; a snapshot writes those chunks of the state that changed since the last one."""
+_HASH = 16
+
+_SCHEMA = """
+CREATE TABLE about (only INTEGER PRIMARY KEY, said BLOB, crc INTEGER);
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, round INTEGER, payload BLOB, crc INTEGER
+);
+CREATE INDEX event_of_round ON event (round) WHERE round IS NOT NULL;
+CREATE TABLE round (
+    round INTEGER PRIMARY KEY, size INTEGER, budget REAL, coefficients REAL,
+    answered INTEGER, variance REAL, norms BLOB
+);
+CREATE TABLE waiting (round INTEGER PRIMARY KEY, cohort BLOB, crc INTEGER);
+CREATE TABLE array (name TEXT PRIMARY KEY, dtype TEXT, shape TEXT, chunks BLOB, crc INTEGER);
+CREATE TABLE chunk (hash BLOB PRIMARY KEY, bytes BLOB);
+"""
+
+_SYSTEM = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+"""Errors of the machine, not of what the file says."""
+
+
+class Event(NamedTuple):
+    """Something that changed the sampler."""
+
+    number: int
+    kind: str
+    round: int | None
+    record: Record
+
+
+class Lock:
+    """Only one process writes a journal; whoever dies lets go.
+
+    An exclusive transaction on an empty database beside the file: SQLite knows how to lock on every
+    system, and readers of the journal itself are not kept out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None)
+        try:
+            self._db.execute("PRAGMA journal_mode=OFF")
+            self._db.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            self._db.close()
+            if _code(error) != sqlite3.SQLITE_BUSY:
+                raise trouble(Path(f"{path}.lock"), error) from error
+            raise BlockingIOError(
+                f"{path} is open elsewhere, in another process or a second time in this one; close "
+                "it there first. kvib.journal.read(path) answers questions meanwhile"
+            ) from error
+
+    def release(self) -> None:
+        """Let others in."""
+        self._db.close()
+
+
+class JournalFile:
+    """Events with their numbers, the last snapshot, and the numbers of every round.
+
+    What is read is checked (CRC-32 of events, hashes of chunks); a file that fails is a ValueError.
+    Without `write` nothing of it is ever changed.
+    """
+
+    def __init__(self, path: Path, write: bool = False) -> None:
+        self.path = path
+        if not path.exists():
+            raise FileNotFoundError(f"there is no journal {path}")
+        self._db = _connected(path, write)
+        try:
+            with self.reading():
+                self._check_kind()
+                self.about: dict[str, Any] = json.loads(
+                    self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
+                )
+                (self.last,) = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
+                """Number of the last event."""
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Errors of SQLite as errors that say the way out."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise trouble(self.path, error) from error
+
+    def _check_kind(self) -> None:
+        (kind,), (version,) = (
+            self._one(f"PRAGMA {name}") for name in ("application_id", "user_version")
+        )
+        if kind != APPLICATION:
+            raise ValueError(
+                f"{self.path} is not a kvib journal but some other file; give another name"
+            )
+        if version != VERSION:
+            raise ValueError(
+                f"{self.path} has journal version {version}, this kvib reads {VERSION}: install "
+                "the kvib that wrote it"
+            )
+
+    def _one(self, query: str, *values: Any) -> tuple[Any, ...]:
+        row = self._db.execute(query, values).fetchone()
+        if row is None:
+            raise torn(self.path, "a row is missing")
+        return tuple(row)
+
+    def _checked(self, query: str, seal: str, *values: Any) -> bytes:
+        data, crc = self._one(query, *values)
+        return self._whole(data, crc, seal)
+
+    def _whole(self, data: Any, crc: Any, seal: str) -> bytes:
+        if not isinstance(data, bytes) or _crc(data, seal) != crc:
+            raise torn(self.path, f"{seal} does not match its checksum")
+        return data
+
+    # Writing: every method is one transaction, durable when it returns.
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+                self._db.execute("ROLLBACK")
+            raise
+
+    def append(
+        self, kind: str, round: int | None, record: Record, numbers: Mapping[str, Any]
+    ) -> None:
+        """The next event; `numbers` are columns of the round's row."""
+        with self._transaction():
+            self.put(Event(self.last + 1, kind, round, record), numbers)
+        self.last += 1
+
+    def put(self, event: Event, numbers: Mapping[str, Any]) -> None:
+        """An event, inside a transaction."""
+        number, kind, round, record = event
+        payload = encode(record)
+        self._db.execute(
+            "INSERT INTO event VALUES (?, ?, ?, ?, ?)",
+            (number, kind, round, payload, _crc(payload, f"event {number} {kind} {round}")),
+        )
+        if numbers:
+            names = ", ".join(numbers)
+            changed = ", ".join(f"{name} = excluded.{name}" for name in numbers)
+            marks = ", ".join("?" * len(numbers))
+            self._db.execute(
+                f"INSERT INTO round (round, {names}) VALUES (?, {marks}) "
+                f"ON CONFLICT (round) DO UPDATE SET {changed}",
+                (round, *numbers.values()),
+            )
+
+    def snapshot(
+        self, arrays: Mapping[str, Arrays], waiting: Mapping[int, Record], **about: Any
+    ) -> None:
+        """The state after the last event, groups of arrays by name; only what changed is written.
+
+        With `removed=r`, details of the rounds before r are removed.
+        """
+        with self._transaction():
+            for round, record in waiting.items():
+                data = encode(record)
+                self._db.execute(
+                    "INSERT INTO waiting VALUES (?, ?, ?)",
+                    (round, data, _crc(data, f"cohort {round}")),
+                )
+            about = {**self.about, **about, "snapshot": self.last}
+            # Rounds heard since the last snapshot were still needed to replay from there.
+            self._db.execute(
+                "DELETE FROM waiting WHERE round < ? OR round IN "
+                "(SELECT round FROM round WHERE answered IS NOT NULL)",
+                (about["removed"],),
+            )
+            if about["removed"] > self.about["removed"]:
+                self._db.execute(
+                    "DELETE FROM event WHERE number < (SELECT number FROM event "
+                    "WHERE round >= ? ORDER BY round, number LIMIT 1)",
+                    (about["removed"],),
+                )
+            for name, group in arrays.items():
+                self._store(name, group)
+            self._drop_chunks()
+            self._say(about)
+        self.about = about
+
+    def say(self, **about: Any) -> None:
+        """Change what the file says of itself."""
+        with self._transaction():
+            self._say({**self.about, **about})
+        self.about |= about
+
+    def _say(self, about: dict[str, Any]) -> None:
+        said = json.dumps(about, default=lambda number: number.item()).encode()
+        self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (said, _crc(said, "about")))
+
+    def _store(self, group: str, arrays: Arrays) -> None:
+        known = {hash for (hash,) in self._db.execute("SELECT hash FROM chunk")}
+        self._db.execute("DELETE FROM array WHERE name LIKE ?", (f"{group}/%",))
+        for name, array in arrays.items():
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            hashes = []
+            for start in range(0, len(data), CHUNK):
+                piece = data[start : start + CHUNK].data
+                hashes.append(_hash(piece))
+                if hashes[-1] not in known:
+                    self._db.execute("INSERT INTO chunk VALUES (?, ?)", (hashes[-1], piece))
+                    known.add(hashes[-1])
+            shape, chunks = json.dumps(array.shape), b"".join(hashes)
+            seal = f"array {group}/{name} {array.dtype.str} {shape}"
+            self._db.execute(
+                "INSERT INTO array VALUES (?, ?, ?, ?, ?)",
+                (f"{group}/{name}", array.dtype.str, shape, chunks, _crc(chunks, seal)),
+            )
+
+    def _drop_chunks(self) -> None:
+        """Those that no array consists of any more."""
+        used = {
+            chunks[start : start + _HASH]
+            for (chunks,) in self._db.execute("SELECT chunks FROM array")
+            for start in range(0, len(chunks), _HASH)
+        }
+        known = {hash for (hash,) in self._db.execute("SELECT hash FROM chunk")}
+        unused = ((hash,) for hash in known - used)
+        self._db.executemany("DELETE FROM chunk WHERE hash = ?", unused)
+
+    # Reading
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Several questions about one moment, whatever is written meanwhile."""
+        with self.reading():
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("ROLLBACK")
+
+    def arrays(self, group: str) -> Arrays:
+        """A group of arrays as of the last snapshot, by their names."""
+        query = "SELECT name, dtype, shape, chunks, crc FROM array WHERE name LIKE ?"
+        found = {}
+        with self.reading():
+            for name, dtype, shape, chunks, crc in self._db.execute(query, (f"{group}/%",)):
+                chunks = self._whole(chunks, crc, f"array {name} {dtype} {shape}")
+                size = tuple(json.loads(shape))
+                found[name.removeprefix(f"{group}/")] = self._read(dtype, size, chunks)
+        return found
+
+    def _read(self, dtype: str, shape: tuple[int, ...], chunks: bytes) -> NDArray[Any]:
+        array = np.empty(shape, dtype)
+        data = array.reshape(-1).view(np.uint8)
+        for k in range(len(chunks) // _HASH):
+            hash = chunks[k * _HASH : (k + 1) * _HASH]
+            (piece,) = self._one("SELECT bytes FROM chunk WHERE hash = ?", hash)
+            if not isinstance(piece, bytes) or _hash(piece) != hash:
+                raise torn(self.path, "a part of the state does not match its hash")
+            data[k * CHUNK : k * CHUNK + len(piece)] = np.frombuffer(piece, np.uint8)
+        return array
+
+    def events_after(self, number: int) -> Iterator[Event]:
+        """All events since one, none of them missing."""
+        query = "SELECT number, kind, round, payload, crc FROM event WHERE number > ? ORDER BY 1"
+        with self.reading():
+            for row in self._db.execute(query, (number,)):
+                event = self._event(*row)
+                number += 1
+                if event.number != number:
+                    break
+                yield event
+        if number != self.last:
+            raise torn(self.path, f"event {number} of {self.last} is missing")
+
+    def events_of_rounds(self, first: int, end: int, kind: str = "%") -> list[Event]:
+        """Events of the rounds from `first` to before `end`, round by round, draws first."""
+        query = (
+            "SELECT number, kind, round, payload, crc FROM event "
+            "WHERE round >= ? AND round < ? AND kind LIKE ? ORDER BY round, number"
+        )
+        with self.reading():
+            return [self._event(*row) for row in self._db.execute(query, (first, end, kind))]
+
+    def _event(self, number: int, kind: str, round: int | None, payload: Any, crc: Any) -> Event:
+        data = self._whole(payload, crc, f"event {number} {kind} {round}")
+        return Event(number, kind, round, decode(data))
+
+    def waiting(self, round: int) -> Record | None:
+        """The cohort of a round that had not been heard of by the last snapshot."""
+        query = "SELECT cohort, crc FROM waiting WHERE round = ?"
+        with self.reading():
+            row = self._db.execute(query, (round,)).fetchone()
+        return None if row is None else decode(self._whole(row[0], row[1], f"cohort {round}"))
+
+    def rounds(self, columns: str) -> list[tuple[Any, ...]]:
+        """These columns of the rows of all rounds, in order."""
+        with self.reading():
+            return self._db.execute(f"SELECT {columns} FROM round ORDER BY round").fetchall()
+
+    def count(self) -> int:
+        """How many rounds were drawn."""
+        with self.reading():
+            (last,) = self._one("SELECT max(round) FROM round")
+        return 0 if last is None else int(last) + 1
+
+    def clients(self) -> int:
+        """How many there were at the last snapshot."""
+        with self.reading():
+            (shape,) = self._one("SELECT shape FROM array WHERE name = 'now/weights'")
+        return int(json.loads(shape)[0])
+
+    def column_of(self, round: int, column: str) -> Any:
+        """One number of a round."""
+        with self.reading():
+            return self._one(f"SELECT {column} FROM round WHERE round = ?", round)[0]
+
+
+def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> None:
+    """A new file with a first snapshot, there as a whole or not at all; call it under a `Lock`."""
+    left = Path(f"{path}-wal")
+    if left.exists() and left.stat().st_size:
+        raise ValueError(
+            f"{left} is left of a journal {path} that is gone; put that back or remove this, since "
+            "SQLite would take it for part of the new one"
+        )
+    new = Path(f"{path}.new")  # a fixed name: what a killed process left is not kept for ever
+    for name in (new, Path(f"{new}-wal"), Path(f"{new}-shm"), Path(f"{new}-journal")):
+        name.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(new, isolation_level=None)) as db:
+            db.execute(f"PRAGMA application_id = {APPLICATION}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(_SCHEMA)
+            db.execute("INSERT INTO sqlite_sequence VALUES ('event', 0)")
+            said = json.dumps(about, default=lambda number: number.item()).encode()
+            db.execute("INSERT INTO about VALUES (1, ?, ?)", (said, _crc(said, "about")))
+        with closing(JournalFile(new, write=True)) as file:
+            file.snapshot(arrays, {})
+        _synced(new)
+        os.replace(new, path)
+        if os.name == "posix":
+            _synced(path.parent)
+    except sqlite3.Error as error:
+        new.unlink(missing_ok=True)
+        raise trouble(path, error) from error
+
+
+def trouble(path: Path, error: sqlite3.Error) -> Exception:
+    """An error of SQLite as one that says the way out."""
+    if _code(error) in _SYSTEM:
+        return OSError(
+            f"{path} cannot be read or written ({error}): make the file and its folder accessible, "
+            "free space on the disk, and open it again"
+        )
+    return torn(path, str(error))
+
+
+def torn(path: Path, why: str) -> ValueError:
+    """The file was damaged by something else than a crash."""
+    return ValueError(
+        f"{path} is not a whole kvib journal ({why}); nothing was changed: put back the last copy"
+    )
+
+
+def _connected(path: Path, write: bool) -> sqlite3.Connection:
+    """A connection that never makes a file, and changes one only if it is to."""
+    address = path.absolute().as_uri()
+    try:
+        return _opened(f"{address}?mode={'rw' if write else 'ro'}", write)
+    except sqlite3.Error as error:
+        wal = Path(f"{path}-wal")
+        if (
+            write
+            or _code(error) != sqlite3.SQLITE_CANTOPEN
+            or (wal.exists() and wal.stat().st_size)
+        ):
+            raise trouble(path, error) from error
+    try:  # a folder without write access, where SQLite cannot put its side files
+        return _opened(f"{address}?immutable=1", write)
+    except sqlite3.Error as error:
+        raise trouble(path, error) from error
+
+
+def _opened(address: str, write: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA cell_size_check = ON")
+        db.execute("PRAGMA schema_version")
+        if write:
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute(f"PRAGMA journal_size_limit = {2**26}")
+            db.execute("BEGIN IMMEDIATE")  # refused where the file is read-only
+            db.execute("ROLLBACK")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _synced(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def _crc(data: bytes, seal: str) -> int:
+    return crc32(data, crc32(seal.encode()))
+
+
+def _hash(piece: Any) -> bytes:
+    return blake2b(piece, digest_size=_HASH).digest()

@@ -1,0 +1,369 @@
+"""A sampler whose every round is durable, and that continues where a dead process stopped."""
+
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kvib.checks import cohort_norms
+from kvib.cohort import BoolArray, Cohort, FloatArray
+from kvib.estimators import deviation
+from kvib.journal import cohorts
+from kvib.journal.file import Event, JournalFile, Lock, torn
+from kvib.journal.records import Record
+from kvib.sampler import Sampler
+
+REPLAY = 2.0
+"""Seconds of work to be done again at opening before a snapshot is due,"""
+SHARE = 0.1
+"""unless snapshots would take more than this part of the time."""
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Done(NamedTuple):
+    """What an event did."""
+
+    round: int | None = None
+    outcome: Mapping[str, Any] = MappingProxyType({})
+    """Written beside what was given; doing the event again must give the same."""
+    numbers: Mapping[str, Any] = MappingProxyType({})
+    """For the row of the round."""
+    result: Any = None
+
+
+class Journalled(Sampler):
+    """A `Sampler` that writes down what happens to it; made by `journalled`.
+
+    Whatever changes it is an event: done, written and durable before the call returns. If it cannot
+    be written the sampler stops, since it would know more than its file.
+    """
+
+    _file: JournalFile | None = None
+    _stopped = "it has no file; open one with kvib.journal.journalled(path, …)"
+    _doing = False
+    _held: Lock
+
+    def _start(self, file: JournalFile, weights: FloatArray) -> None:
+        self._file, self._stopped, self._process = file, "", os.getpid()
+        self._begun_weights = weights
+        self._recent: dict[int, Cohort] = {}
+        """Drawn since the last snapshot and not heard of."""
+        self._alone = cohorts.alone(self.procedure)
+        self._spent = self._snapshot_cost = 0.0
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, in {self._file.path if self._file else 'no file'}>"
+
+    def __enter__(self) -> "Journalled":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file, so that it can be opened elsewhere. Nothing is lost without it."""
+        with self._lock:
+            self._stop("it was closed")
+
+    def draw(
+        self,
+        available: ArrayLike | None = None,
+        budget: float | None = None,
+        norms: ArrayLike | None = None,
+    ) -> Cohort:
+        """As `Sampler.draw`; durable before the cohort is returned."""
+        given: Record = {}
+        if available is not None:
+            given["given available"] = np.asarray(available)
+        if budget is not None:
+            given["given budget"] = float(budget)
+        if norms is not None:
+            given["given norms"] = _single(np.asarray(norms, dtype=np.float64))
+        cohort: Cohort = self._do("draw", None, given)
+        return cohort
+
+    def update(self, cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> None:
+        """As `Sampler.update`, of norms in single precision; durable before it returns.
+
+        The same once more is ignored, so that a server may repeat what it is unsure of.
+        """
+        with self._lock:
+            if self._doing:  # Sampler.finish passes through here
+                super().update(cohort, norms)
+                return
+            values = _single(cohort_norms(cohort, norms))
+            if not self._heard(cohort, values):
+                super()._warn_of_silence(cohort, ~np.isnan(values))
+                self._do("update", cohort.round, {"norms": values}, checked=True)
+
+    def finish(
+        self,
+        cohort: Cohort,
+        norms: FloatArray,
+        sketches: FloatArray,
+        usual: float,
+        kept: list[tuple[Cohort, Any]],
+    ) -> None:
+        """As `Sampler.finish`, likewise."""
+        with self._lock:
+            values = _single(cohort_norms(cohort, norms))
+            self._usable()
+            self._ledger.check(cohort)
+            self._as_drawn(cohort)
+            super()._warn_of_silence(cohort, ~np.isnan(values))
+            sketched = sketches.astype(np.float32)
+            record = {"norms": values, "sketches": sketched, "usual": usual}
+            self._do("finish", cohort.round, record, checked=True)
+
+    def outstanding(self) -> list[Cohort]:
+        """Cohorts drawn and not updated, the oldest first, to finish after a restart.
+
+        Second moments come back for independent draws only.
+        """
+        with self._lock:
+            self._usable()
+            rounds = np.flatnonzero(np.frombuffer(bytes(self._ledger.updated), np.uint8) == 0)
+            found = [self._drawn(int(round)) for round in rounds]
+            return [self._with_moments(cohort) for cohort in found if cohort is not None]
+
+    def _with_moments(self, cohort: Cohort) -> Cohort:
+        return cohorts.with_moments(cohort, self.procedure) if self._alone else cohort
+
+    def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
+        """Said once, before the event: doing it again must not say it again."""
+
+    def _heard(self, cohort: Cohort, values: NDArray[np.float32]) -> bool:
+        """Whether the file has exactly this feedback; an error if it has another."""
+        file, at = self._usable(), cohort.round
+        ours = cohort.token == self._ledger.token and 0 <= at < self.round
+        if not (ours and self._ledger.updated[at]):
+            self._ledger.check(cohort)
+            self._as_drawn(cohort)
+            return False
+        if file.column_of(at, "norms") != _digest(values):
+            raise ValueError(
+                f"the cohort of round {at} was updated before, with other norms; the first ones "
+                "count, leave it at that"
+            )
+        return True
+
+    def _as_drawn(self, cohort: Cohort) -> None:
+        known = self._drawn(cohort.round)
+        if known is None:
+            raise ValueError(
+                f"round {cohort.round} was given up: this journal keeps {self._keep} rounds; open "
+                "it with a larger keep=… if answers take longer"
+            )
+        if not np.array_equal(known.ids, cohort.ids):
+            raise ValueError(
+                f"this is not the cohort that was drawn in round {cohort.round}; give it as drawn, "
+                "with NaN where there was no answer"
+            )
+
+    def _drawn(self, round: int) -> Cohort | None:
+        if round in self._recent:
+            return self._recent[round]
+        record = self._usable().waiting(round)
+        return None if record is None else Cohort(**record)
+
+    # Events
+
+    def _do(self, kind: str, round: int | None, record: Record, checked: bool = False) -> Any:
+        """Do something and write it down, or neither; stop where that cannot be told.
+
+        Args:
+            kind: a name in `KINDS`.
+            round: the round it belongs to, if known before.
+            record: what was given.
+            checked: whether that was checked, so that an error leaves a half-changed sampler.
+        """
+        with self._lock:
+            file = self._usable()
+            try:
+                done = self._again(kind, round, record)
+                file.append(kind, done.round, {**record, **done.outcome}, done.numbers)
+                if self._due():
+                    self._snapshot()
+            except sqlite3.Error as error:
+                self._stop(f"its file could not be written ({error}): free space or restore access")
+                raise OSError(self._refusal()) from error
+            except BaseException as error:
+                if checked or not isinstance(error, ValueError | TypeError):
+                    self._stop(f"it was interrupted by {error!r}")
+                raise
+            return done.result
+
+    def _again(self, kind: str, round: int | None, record: Record) -> Done:
+        started, self._doing = time.perf_counter(), True
+        try:
+            return KINDS[kind](self, round, record)
+        finally:
+            self._doing = False
+            self._spent += time.perf_counter() - started
+
+    def _replay(self, event: Event) -> None:
+        """Do again what a process did that is gone."""
+        file = self._usable()
+        if event.kind not in KINDS:
+            raise ValueError(f"{file.path} has {event.kind!r} events: install the kvib it is from")
+        done = self._again(event.kind, event.round, event.record)
+        told = {name: event.record.get(name) for name in done.outcome}
+        if done.round != event.round or not all(
+            _agree(told[name], value) for name, value in done.outcome.items()
+        ):
+            raise ValueError(
+                f"{file.path}: doing event {event.number} ({event.kind}) again gives another "
+                "result, so it was written by another version of kvib or NumPy, or with another "
+                "policy; nothing was changed: open it with that version"
+            )
+
+    # Snapshots
+
+    @property
+    def _keep(self) -> int | None:
+        keep: int | None = self._usable().about["keep"]
+        return keep
+
+    def _due(self) -> bool:
+        about, last = self._usable().about, self._usable().last
+        if about["snapshot_every"] is not None:
+            return bool(last - about["snapshot"] >= 2 * about["snapshot_every"])
+        return self._spent >= max(REPLAY, self._snapshot_cost / SHARE)
+
+    def _snapshot(self) -> None:
+        started, file = time.perf_counter(), self._usable()
+        arrays, removed = {"now": self.packed()}, file.about["removed"]
+        if self._keep is not None and self.round - self._keep > removed:
+            removed = self.round - self._keep
+            arrays["removed"] = {"participation": self._participation_before(removed)}
+        waiting = {at: cohorts.exact(cohort) for at, cohort in self._recent.items()}
+        file.snapshot(arrays, waiting, removed=removed)
+        self._recent.clear()
+        self._spent, self._snapshot_cost = 0.0, time.perf_counter() - started
+
+    def _participation_before(self, end: int) -> NDArray[np.uint32]:
+        """How often each client was drawn in rounds whose details are about to be removed."""
+        file = self._usable()
+        total = np.zeros(len(self), np.uint32)
+        for earlier in file.arrays("removed").values():
+            total[: len(earlier)] += earlier
+        for event in file.events_of_rounds(file.about["removed"], end, "draw"):
+            total[event.record["ids"]] += 1
+        return total
+
+    # Stopping
+
+    def _usable(self) -> JournalFile:
+        if self._file is None or self._stopped:
+            raise OSError(self._refusal())
+        if os.getpid() != self._process:
+            raise OSError(
+                f"{self._file.path} was opened by process {self._process}, this is its child "
+                f"{os.getpid()}; draw and update where it was opened"
+            )
+        return self._file
+
+    def _refusal(self) -> str:
+        where = f" {self._file.path}" if self._file else ""
+        return (
+            f"the sampler{where} has stopped, {self._stopped}. What it did before is safe; "
+            "open it again: kvib.journal.journalled(path)"
+        )
+
+    def _stop(self, why: str) -> None:
+        if self._file is not None and not self._stopped:
+            self._stopped = why
+            self._file.close()
+            self._held.release()
+
+
+def _draw(sampler: Journalled, round: int | None, record: Record) -> Done:
+    given = {
+        name.removeprefix("given "): value
+        for name, value in record.items()
+        if name.startswith("given ")
+    }
+    cohort = Sampler.draw(sampler, **given)
+    sampler._recent[cohort.round] = replace(cohort, pairs=None)  # they hold on to [N] numbers
+    numbers = {
+        "size": len(cohort),
+        "budget": cohort.budget,
+        "coefficients": float(cohort.coefficients.sum()),
+    }
+    return Done(cohort.round, cohorts.short(cohort, sampler._begun_weights), numbers, cohort)
+
+
+def _update(sampler: Journalled, round: int | None, record: Record) -> Done:
+    cohort, norms = _waiting(sampler, round), record["norms"].astype(np.float64)
+    Sampler.update(sampler, cohort, norms)
+    return _learned(sampler, cohort, norms)
+
+
+def _finish(sampler: Journalled, round: int | None, record: Record) -> Done:
+    cohort, norms = _waiting(sampler, round), record["norms"].astype(np.float64)
+    sketches = record["sketches"].astype(np.float64)
+    Sampler.finish(sampler, cohort, norms, sketches, record["usual"], [])
+    return _learned(sampler, cohort, norms)
+
+
+KINDS: dict[str, Callable[[Journalled, int | None, Record], Done]] = {
+    "draw": _draw,
+    "update": _update,
+    "finish": _finish,
+}
+"""Everything that changes a sampler, and how it is done, the first time and again."""
+
+
+def _waiting(sampler: Journalled, round: int | None) -> Cohort:
+    cohort = None if round is None else sampler._drawn(round)
+    if cohort is None:
+        raise torn(sampler._usable().path, f"the cohort of round {round} is missing")
+    return cohort
+
+
+def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
+    sampler._recent.pop(cohort.round, None)
+    variance = math.nan
+    if sampler._alone:
+        variance = deviation(sampler._with_moments(cohort), norms, None).value
+    numbers = {
+        "answered": int(np.count_nonzero(~np.isnan(norms))),
+        "variance": variance,
+        "norms": _digest(norms.astype(np.float32)),
+    }
+    return Done(cohort.round, {}, numbers)
+
+
+def _single(norms: FloatArray) -> NDArray[np.float32]:
+    """In the precision of the file, so that replaying is exact."""
+    if (norms > _LARGEST).any():
+        raise ValueError(
+            f"norm {norms[norms > _LARGEST].max():g} is beyond single precision ({_LARGEST:g}), "
+            "which a journal keeps; report NaN for a client that failed or diverged"
+        )
+    single = norms.astype(np.float32)
+    single[np.isnan(single)] = np.nan  # one NaN, not many: they are compared by their bytes
+    return single
+
+
+def _digest(norms: NDArray[np.float32]) -> bytes:
+    return blake2b(norms.astype("<f4").tobytes(), digest_size=8).digest()
+
+
+def _agree(told: Any, value: Any) -> bool:
+    if isinstance(told, np.ndarray) and isinstance(value, np.ndarray):
+        close = value.dtype.kind == "f"  # the last digit may differ between machines
+        return told.shape == value.shape and bool(
+            np.allclose(told, value, rtol=1e-6, atol=0) if close else (told == value).all()
+        )
+    if isinstance(told, float) and isinstance(value, float):
+        return math.isclose(told, value, rel_tol=1e-9)
+    return bool(told == value)

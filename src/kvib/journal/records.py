@@ -1,0 +1,67 @@
+"""Named arrays and numbers as compact bytes: what an event of a journal carries."""
+
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Record = dict[str, Any]
+"""Arrays, and what JSON can say."""
+
+
+def encode(record: Record) -> bytes:
+    """A line of JSON, then the arrays: integers as narrow as they fit, booleans as bits."""
+    plain, shapes, parts = {}, [], []
+    for name, value in record.items():
+        if isinstance(value, np.ndarray):
+            kind, data = _written(value)
+            shapes.append([name, kind, value.shape, len(data)])
+            parts.append(data)
+        else:
+            plain[name] = value
+    head = json.dumps([plain, shapes], separators=(",", ":"))
+    return b"".join([head.encode(), b"\n", *parts])
+
+
+def decode(data: bytes) -> Record:
+    """What `encode` encoded; integers come back as int64."""
+    head, _, rest = data.partition(b"\n")
+    record, shapes = json.loads(head)
+    at = 0
+    for name, kind, shape, length in shapes:
+        record[name] = _read(kind, tuple(shape), rest[at : at + length])
+        at += length
+    return dict(record)
+
+
+def _written(array: NDArray[Any]) -> tuple[str, bytes]:
+    if array.dtype == np.bool_:
+        return "bits", zlib.compress(np.packbits(array).tobytes(), 1)
+    if array.dtype.kind not in "iu":
+        plain = array.astype(array.dtype.newbyteorder("<"))
+        return plain.dtype.str, plain.tobytes()
+    gaps = np.diff(array, prepend=0) if array.ndim == 1 else array[:0]
+    if len(gaps) and (gaps >= 0).all():  # ids ascend: their gaps are small
+        narrow = _narrow(gaps)
+        return f"gaps {narrow.dtype.str}", narrow.tobytes()
+    narrow = _narrow(array)
+    return narrow.dtype.str, narrow.tobytes()
+
+
+def _read(kind: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
+    if kind == "bits":
+        bits = np.frombuffer(zlib.decompress(data), dtype=np.uint8)
+        return np.unpackbits(bits, count=int(np.prod(shape))).view(np.bool_).reshape(shape)
+    dtype = np.dtype(kind.removeprefix("gaps "))
+    array = np.frombuffer(data, dtype=dtype).reshape(shape)
+    if kind.startswith("gaps"):
+        return np.cumsum(array, dtype=np.int64)
+    return array.astype(np.int64) if dtype.kind in "iu" else array
+
+
+def _narrow(array: NDArray[Any]) -> NDArray[Any]:
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    kind = np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high))
+    return array.astype(kind.newbyteorder("<"))
