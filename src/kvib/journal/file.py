@@ -118,7 +118,7 @@ class JournalFile:
         """Errors of SQLite as errors that say the way out."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise trouble(self.path, error) from error
 
     def _check_kind(self) -> None:
@@ -216,9 +216,12 @@ class JournalFile:
                     "WHERE round >= ? ORDER BY round, number LIMIT 1)",
                     (about["removed"],),
                 )
-            for name, group in arrays.items():
-                self._store(name, group)
+            names = dict(self.about["arrays"])
+            for group, members in arrays.items():
+                self._store(group, members)
+                names[group] = sorted(members)
             self._drop_chunks()
+            about["arrays"] = names
             self._say(about)
         self.about = about
 
@@ -283,6 +286,8 @@ class JournalFile:
                 chunks = self._whole(chunks, crc, f"array {name} {dtype} {shape}")
                 size = tuple(json.loads(shape))
                 found[name.removeprefix(f"{group}/")] = self._read(dtype, size, chunks)
+        if sorted(found) != self.about["arrays"].get(group, []):
+            raise torn(self.path, f"an array of {group!r} is missing")
         return found
 
     def _read(self, dtype: str, shape: tuple[int, ...], chunks: bytes) -> NDArray[Any]:
@@ -383,7 +388,7 @@ def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> N
         raise trouble(path, error) from error
 
 
-def trouble(path: Path, error: sqlite3.Error) -> Exception:
+def trouble(path: Path, error: Exception) -> Exception:
     """An error of SQLite as one that says the way out."""
     if _code(error) in _SYSTEM:
         return OSError(
@@ -405,17 +410,14 @@ def _connected(path: Path, write: bool) -> sqlite3.Connection:
     address = path.absolute().as_uri()
     try:
         return _opened(f"{address}?mode={'rw' if write else 'ro'}", write)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         wal = Path(f"{path}-wal")
-        if (
-            write
-            or _code(error) != sqlite3.SQLITE_CANTOPEN
-            or (wal.exists() and wal.stat().st_size)
-        ):
+        no_access = _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        if write or not no_access or (wal.exists() and wal.stat().st_size):
             raise trouble(path, error) from error
-    try:  # a folder without write access, where SQLite cannot put its side files
+    try:  # a folder where SQLite may not put its side files: then nobody writes there either
         return _opened(f"{address}?immutable=1", write)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise trouble(path, error) from error
 
 
@@ -443,7 +445,7 @@ def _synced(path: Path) -> None:
         os.close(handle)
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: Exception) -> int:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 

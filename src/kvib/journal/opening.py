@@ -106,6 +106,7 @@ def _begin(home: Path, given: dict[str, Any], every: int | None, keep: int | Non
         "keep": keep,
         "snapshot": 0,
         "removed": 0,
+        "arrays": {},
     }
     create(home, {"now": sampler.packed(), "begun": {"weights": sampler.weights}}, about)
 
@@ -147,7 +148,8 @@ def _differs(file: JournalFile, name: str, then: Any, now: Any) -> ValueError:
     arrays = isinstance(now, str) and name != "procedure"
     other = f"other {name}" if arrays else f"{name} {then}, not {now}"
     return ValueError(
-        f"{file.path} was begun with {other}; leave it out to go on as before, or begin another file"
+        f"{file.path} was begun with {other}; leave it out to go on as before, or begin another "
+        "file"
     )
 
 

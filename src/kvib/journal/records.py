@@ -62,6 +62,6 @@ def _read(kind: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:
-    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
-    kind = np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high))
-    return array.astype(kind.newbyteorder("<"))
+    if array.size and array.min() < 0:
+        return array.astype("<i8")
+    return array.astype(np.min_scalar_type(array.max(initial=0)).newbyteorder("<"))

@@ -1,0 +1,160 @@
+"""Runs a journalled sampler in child processes and kills them; see test_journal_crash.py.
+
+python tests/journal_crash.py FOLDER KILLS SEED
+"""
+
+import os
+import random
+import select
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import kvib
+from kvib import storage
+from kvib.journal import journalled, read
+
+N, BUDGET, EVERY, KEEP = 40, 6, 3, 5
+WEIGHTS = np.random.default_rng(0).lognormal(0, 1, N)
+MEMBERS = [
+    (kvib.KVib(), kvib.independent),
+    (kvib.Forecast(), kvib.pivotal),
+    (kvib.Vrb(), kvib.with_replacement),
+    (kvib.Avare(), kvib.systematic),
+]
+OPTIONS = {"seed": 3, "response": kvib.EstimatedRate()}
+
+
+def norms_of(cohort):
+    rng = np.random.default_rng([7, cohort.round])
+    norms = rng.lognormal(0, 1, N)[cohort.ids].astype(np.float32)
+    norms[rng.random(len(norms)) < 0.1] = np.nan
+    return norms
+
+
+def available(round):
+    return np.random.default_rng([8, round]).random(N) < 0.8 if round % 3 == 0 else None
+
+
+def serve(path, member, tell):
+    """What a server does: finish what was begun, then round after round."""
+    policy, procedure = member
+    sampler = journalled(
+        path, policy, WEIGHTS, BUDGET, procedure, snapshot_every=EVERY, keep=KEEP, **OPTIONS
+    )
+    for cohort in sampler.outstanding():
+        sampler.update(cohort, norms_of(cohort))
+    while True:
+        cohort = sampler.draw(available=available(sampler.round))
+        tell(f"d{cohort.round} ")
+        sampler.update(cohort, norms_of(cohort))
+        tell(f"u{cohort.round} ")
+
+
+def killed(path, member, rng):
+    """What a child said to have done before it was killed, from outside or between statements."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+
+        def tell(word):
+            os.write(theirs, word.encode())
+
+        if rng.random() < 0.5:
+            kill_at_statement(rng.randrange(1, 200), tell)
+        try:
+            serve(path, member, tell)
+        finally:
+            os._exit(1)
+    os.close(theirs)
+    select.select([ours], [], [], 5)  # until it begins to work
+    time.sleep(rng.uniform(0, 0.08))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"the child failed by itself: {status}"
+    with os.fdopen(ours) as pipe:
+        return pipe.read().split()
+
+
+def kill_at_statement(n, tell):
+    """Die by SIGKILL just before the n-th statement that SQLite executes."""
+    left = [n]
+
+    def count(statement):
+        left[0] -= 1
+        if left[0] == 0:
+            tell(f"before-{'-'.join(statement.split()[:3])} ")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Counted(sqlite3.Connection):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.set_trace_callback(count)
+
+    connect = sqlite3.connect
+    sqlite3.connect = lambda *args, **options: connect(*args, factory=Counted, **options)
+
+
+def arrays_of(sampler):
+    """Everything but the token, which names the file."""
+    arrays = sampler.packed()
+    about = storage.about(arrays.pop("header"), "sampler")
+    return {k: v for k, v in about.items() if k != "token"}, arrays
+
+
+def assert_same(a, b):
+    (about, arrays), (others, theirs) = arrays_of(a), arrays_of(b)
+    assert about == others, (about, others)
+    assert set(arrays) == set(theirs)
+    for name, array in arrays.items():
+        assert np.array_equal(array, theirs[name], equal_nan=array.dtype.kind == "f"), name
+
+
+def main(folder, kills, seed):
+    rng, last = random.Random(seed), {}
+    for k in range(kills):
+        member = MEMBERS[k // 5 % len(MEMBERS)]
+        path = Path(folder) / f"{k // 5}.kvib"  # killed five times, then another file
+        said = killed(path, member, rng)
+        where = [said.pop()] if said and said[-1].startswith("before") else ["at-any-time"]
+        if not path.exists():
+            assert not said
+            print(*where, flush=True)
+            continue
+        if path not in last:
+            policy, procedure = member
+            last[path] = kvib.Sampler(policy, WEIGHTS, BUDGET, procedure, **OPTIONS)
+        straight = last[path]
+        with journalled(path) as sampler:
+            waiting = {c.round for c in sampler.outstanding()}
+            assert len(waiting) <= 1
+            for word in said:  # what was said to be done is there
+                done = int(word[1:])
+                assert done < sampler.round
+                assert word[0] == "d" or done not in waiting
+            while straight.round < sampler.round or straight.pending is not None:
+                if straight.pending is None:
+                    straight.pending = straight.draw(available=available(straight.round))
+                if straight.pending.round in waiting:
+                    break
+                straight.update(straight.pending, norms_of(straight.pending))
+                straight.pending = None
+            assert_same(sampler, straight)
+            for cohort in sampler.outstanding():
+                for name in ("ids", "count", "expected", "weight", "response", "availability"):
+                    mine, theirs = getattr(cohort, name), getattr(straight.pending, name)
+                    assert np.array_equal(mine, theirs), name
+            history = read(path)
+            assert history.about.rounds == sampler.round
+            assert history.participation().sum() == history.table().size.sum()
+        print(*where, flush=True)
+
+
+if __name__ == "__main__":
+    kvib.Sampler.pending = None
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
