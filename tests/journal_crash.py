@@ -26,6 +26,14 @@ MEMBERS = [
     (kvib.Vrb(), kvib.with_replacement),
     (kvib.Avare(), kvib.systematic),
 ]
+INSIDE = [
+    "INSERT INTO event",
+    "INSERT INTO round",
+    "COMMIT",
+    "INSERT INTO chunk",
+    "DELETE FROM chunk",
+    "DELETE FROM event",  # compaction
+]
 OPTIONS = {"seed": 3, "response": kvib.EstimatedRate()}
 
 
@@ -57,6 +65,8 @@ def serve(path, member, tell):
 
 def killed(path, member, rng):
     """What a child said to have done before it was killed, from outside or between statements."""
+    statement = rng.choice([None, None, "", *INSIDE])  # "" is any
+    occurrence = rng.randrange(1, 150 if statement == "" else 5)
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
@@ -65,28 +75,29 @@ def killed(path, member, rng):
         def tell(word):
             os.write(theirs, word.encode())
 
-        if rng.random() < 0.5:
-            kill_at_statement(rng.randrange(1, 200), tell)
+        if statement is not None:
+            kill_before(statement, occurrence, tell)
         try:
             serve(path, member, tell)
         finally:
             os._exit(1)
     os.close(theirs)
-    select.select([ours], [], [], 5)  # until it begins to work
-    time.sleep(rng.uniform(0, 0.08))
-    os.kill(child, signal.SIGKILL)
+    if statement is None:
+        select.select([ours], [], [], 5)  # until it begins to work
+        time.sleep(rng.uniform(0, 0.08))
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), f"the child failed by itself: {status}"
     with os.fdopen(ours) as pipe:
         return pipe.read().split()
 
 
-def kill_at_statement(n, tell):
-    """Die by SIGKILL just before the n-th statement that SQLite executes."""
-    left = [n]
+def kill_before(beginning, occurrence, tell):
+    """Die by SIGKILL just before SQLite executes such a statement for the n-th time."""
+    left = [occurrence]
 
     def count(statement):
-        left[0] -= 1
+        left[0] -= statement.startswith(beginning)
         if left[0] == 0:
             tell(f"before-{'-'.join(statement.split()[:3])} ")
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,5 @@
 """A journalled sampler is a sampler that can be continued, and its file answers questions."""
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from journal_crash import assert_same
 from kvib.journal import journalled, read
 from members import IDS, PAIRS
 
-events = importlib.import_module("kvib.journal.journalled")
+events = kvib.journal.sampler
 N = 12
 WEIGHTS = np.random.default_rng(0).lognormal(0, 1, N)
 
@@ -193,7 +192,7 @@ def test_what_cannot_be_journalled(tmp_path):
         begin(tmp_path / "a", keep=0)
     with pytest.raises(ValueError, match="budget 40 exceeds"):
         journalled(tmp_path / "a", kvib.KVib(), WEIGHTS, 40)
-    with pytest.raises(OSError, match=r"it has no file; open one with kvib\.journal\.journalled"):
+    with pytest.raises(OSError, match=r"it has no file; open one with kvib\.journalled"):
         kvib.journal.Journalled(kvib.KVib(), WEIGHTS, 4).draw()
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "a")
@@ -394,6 +393,7 @@ def test_history(tmp_path):
     about = history.about
     assert about[1:] == ("with_replacement", 4.0, 5, N, 9, 0, None)
     assert about.policy.startswith("KVib(")
+    assert history.weights().tolist() == sampler.weights.tolist()
 
 
 def test_estimated_variance_of_independent_draws(tmp_path):

@@ -1,6 +1,6 @@
 """Unbiased adaptive client sampling for federated learning."""
 
-from kvib import metrics, theory
+from kvib import journal, metrics, theory
 from kvib.cohort import Cohort, Pairs
 from kvib.diagnose import Diagnosis, diagnose
 from kvib.difference import Difference
@@ -14,6 +14,7 @@ from kvib.estimators import (
     unbiased,
 )
 from kvib.guard import Guard
+from kvib.journal import Journalled, journalled
 from kvib.memory import GroupMeans, LargestEntries, LastUpdates
 from kvib.policies import (
     AOCS,
@@ -65,6 +66,7 @@ __all__ = [
     "Forecasts",
     "GroupMeans",
     "Guard",
+    "Journalled",
     "KVib",
     "LargestEntries",
     "LastUpdates",
@@ -86,6 +88,8 @@ __all__ = [
     "estimate",
     "estimated_variance",
     "independent",
+    "journal",
+    "journalled",
     "metrics",
     "neighbours",
     "norm",

@@ -278,17 +278,16 @@ class JournalFile:
                 self._db.execute("ROLLBACK")
 
     def arrays(self, group: str) -> Arrays:
-        """A group of arrays as of the last snapshot, by their names."""
-        query = "SELECT name, dtype, shape, chunks, crc FROM array WHERE name LIKE ?"
-        found = {}
+        """A group of arrays as of the last snapshot, by their names; empty if there is none."""
+        return {name: self.array(group, name) for name in self.about["arrays"].get(group, [])}
+
+    def array(self, group: str, name: str) -> NDArray[Any]:
+        """One array of a group."""
+        query = "SELECT dtype, shape, chunks, crc FROM array WHERE name = ?"
         with self.reading():
-            for name, dtype, shape, chunks, crc in self._db.execute(query, (f"{group}/%",)):
-                chunks = self._whole(chunks, crc, f"array {name} {dtype} {shape}")
-                size = tuple(json.loads(shape))
-                found[name.removeprefix(f"{group}/")] = self._read(dtype, size, chunks)
-        if sorted(found) != self.about["arrays"].get(group, []):
-            raise torn(self.path, f"an array of {group!r} is missing")
-        return found
+            dtype, shape, chunks, crc = self._one(query, f"{group}/{name}")
+            chunks = self._whole(chunks, crc, f"array {group}/{name} {dtype} {shape}")
+            return self._read(dtype, tuple(json.loads(shape)), chunks)
 
     def _read(self, dtype: str, shape: tuple[int, ...], chunks: bytes) -> NDArray[Any]:
         array = np.empty(shape, dtype)

@@ -88,10 +88,15 @@ class History:
                 keep=said["keep"],
             )
 
+    def weights(self) -> FloatArray:
+        """λ of all clients at the last snapshot, [N]."""
+        with closing(JournalFile(self.path)) as file:
+            return file.array("now", "weights")
+
     def rounds(self) -> Iterator[Logged]:
         """Every round whose details were kept, in order."""
         with closing(JournalFile(self.path)) as file:
-            weights = file.arrays("begun")["weights"]
+            weights = file.array("begun", "weights")
             procedure = PROCEDURES.get(file.about["procedure"])
             independent = procedure is not None and alone(procedure)
             for events in _by_round(file):
@@ -112,8 +117,8 @@ class History:
                 total[: len(earlier)] += earlier
             for events in _by_round(file, "draw"):
                 ids = events[0].record["ids"]
-                newest = int(ids.max(initial=-1))
-                total = np.pad(total, (0, max(0, newest + 1 - len(total))))
+                new = int(ids.max(initial=-1)) + 1 - len(total)  # since the last snapshot
+                total = np.pad(total, (0, new)) if new > 0 else total
                 total[ids] += 1
             return total
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from kvib import storage
 from kvib.checks import checked_weights
 from kvib.journal.file import JournalFile, Lock, create
-from kvib.journal.journalled import Journalled
+from kvib.journal.sampler import Journalled
 from kvib.policies import Policy
 from kvib.procedures import Procedure
 from kvib.sampler import Sampler
@@ -33,14 +33,13 @@ def journalled(
 ) -> Journalled:
     """A sampler that lives in a file: begun there, or continued where the last process stopped.
 
-    >>> import tempfile
-    >>> from kvib.journal import journalled
+    >>> import tempfile, kvib
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = f"{folder.name}/run.kvib"
-    >>> sampler = journalled(path, kvib.KVib(), weights=[10, 20, 30, 40], budget=2, seed=0)
+    >>> sampler = kvib.journalled(path, kvib.KVib(), weights=[10, 20, 30, 40], budget=2)
     >>> cohort = sampler.draw()                     # durable; now the process may die
     >>> sampler.close()
-    >>> sampler = journalled(path)
+    >>> sampler = kvib.journalled(path)
     >>> [cohort] = sampler.outstanding()            # drawn, not heard of
     >>> sampler.update(cohort, [0.5] * len(cohort))
     >>> sampler.close(); folder.cleanup()
@@ -118,10 +117,10 @@ def _continued(home: Path, given: dict[str, Any]) -> Journalled:
         if own and "policy" not in given:
             raise ValueError(
                 f"{home} was begun with a policy of your own, {file.about['policy']}; give it: "
-                "journalled(path, policy=…)"
+                "kvib.journalled(path, policy=…)"
             )
         _check_agreement(file, given)
-        arrays, weights = file.arrays("now"), file.arrays("begun")["weights"]
+        arrays, weights = file.arrays("now"), file.array("begun", "weights")
         about = storage.about(arrays["header"], "sampler")
         policy = given["policy"] if own else None
         sampler = Journalled._restored(about, arrays, policy, given.get("procedure"))

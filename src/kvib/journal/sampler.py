@@ -47,7 +47,7 @@ class Journalled(Sampler):
     """
 
     _file: JournalFile | None = None
-    _stopped = "it has no file; open one with kvib.journal.journalled(path, …)"
+    _stopped = "it has no file; open one with kvib.journalled(path, …)"
     _doing = False
     _held: Lock
 
@@ -275,7 +275,7 @@ class Journalled(Sampler):
         where = f" {self._file.path}" if self._file else ""
         return (
             f"the sampler{where} has stopped, {self._stopped}. What it did before is safe; "
-            "open it again: kvib.journal.journalled(path)"
+            "open it again: kvib.journalled(path)"
         )
 
     def _stop(self, why: str) -> None:

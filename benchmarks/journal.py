@@ -1,0 +1,144 @@
+"""What a journal costs: bytes and opening after many rounds, questions, and a durable round.
+
+python benchmarks/journal.py --out benchmarks/results
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import kvib
+import tables
+from kvib.journal import Journalled, cohorts, journalled, read
+from kvib.journal.file import Event
+from kvib.journal.sampler import REPLAY, SHARE
+from kvib.ledger import Ledger
+from tables import Row
+
+AT_ONCE = 500
+"""Rounds per transaction: the many rounds are written through the file, without their fsync."""
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def invented(rng: np.random.Generator, round: int, sampler: Journalled, size: int) -> kvib.Cohort:
+    """A cohort that was never drawn: what it takes to write and read does not depend on that."""
+    ids = np.unique(rng.integers(0, len(sampler), 2 * size))
+    ids = np.sort(rng.choice(ids, size, replace=False))
+    p = rng.random(size)
+    return kvib.Cohort(
+        ids=ids, count=np.ones(size, np.int64), expected=p, weight=sampler.weights[ids], round=round
+    )
+
+
+def fill(sampler: Journalled, rounds: int, size: int) -> None:
+    """A long past, and a snapshot after it."""
+    rng, file = np.random.default_rng(0), sampler._usable()
+    for first in range(0, rounds, AT_ONCE):
+        with file._transaction():
+            for round in range(first, min(first + AT_ONCE, rounds)):
+                cohort = invented(rng, round, sampler, size)
+                drawn = {"size": size, "budget": float(size), "coefficients": 1.0}
+                record = cohorts.short(cohort, sampler._begun_weights)
+                file.put(Event(2 * round + 1, "draw", round, record), drawn)
+                heard = {"answered": size, "variance": 1.0, "norms": bytes(8)}
+                norms = {"norms": rng.random(size, dtype=np.float32)}
+                file.put(Event(2 * round + 2, "update", round, norms), heard)
+    file.last = 2 * rounds
+    sampler._ledger = Ledger(sampler._ledger.token, rounds, b"\1" * rounds)
+    sampler._snapshot()
+
+
+def work(sampler: kvib.Sampler) -> None:
+    cohort = sampler.draw()
+    sampler.update(cohort, np.ones(len(cohort)))
+
+
+def durable_round(sampler: Journalled, repeat: int = 60) -> Row:
+    """One round with and without its journal, and what the disk alone needs for two such writes."""
+    plain, K = kvib.Sampler.unpacked(sampler.packed()), sampler.budget
+    work(plain)
+    with open(sampler._usable().path.with_suffix(".bare"), "wb") as file:
+
+        def bare() -> None:
+            for size in (8, 4):  # bytes per client: of the draw, then of the norms
+                file.write(bytes(int(size * K)))
+                file.flush()
+                os.fsync(file.fileno())
+
+        parts = (lambda: work(plain), lambda: work(sampler), bare)
+        times = np.array([[seconds(part) for part in parts] for _ in range(repeat)])
+    without, durable, disk = 1e3 * np.median(times, axis=0)
+    return {
+        "clients": len(sampler),
+        "K": K,
+        "round without journal ms": float(without),
+        "round ms": float(durable),
+        "two bare fsyncs ms": float(disk),
+        "(round − without) / bare": float((durable - without) / disk),
+    }
+
+
+def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Row, Row]:
+    path = folder / "long.kvib"
+    weights = np.random.default_rng(1).lognormal(0, 1, clients)
+    sampler = journalled(path, kvib.KVib(), weights, size, snapshot_every=10**9)
+    fill(sampler, rounds, size)
+    row = durable_round(sampler)
+    sampler._snapshot()
+    snapshot, most = sampler._snapshot_cost, max(REPLAY, sampler._snapshot_cost / SHARE)
+    while sampler._spent < 0.95 * most:  # the most that opening can have to do again
+        work(sampler)
+    sampler.close()
+    size_now = sum(p.stat().st_size for p in folder.glob("long.kvib*"))
+    opened: list[Journalled] = []
+    opening = seconds(lambda: opened.append(journalled(path)))
+    replayed = opened[0]._usable().last - opened[0]._usable().about["snapshot"]
+    history = read(path)
+    long = {
+        "clients": clients,
+        "rounds": opened[0].round,
+        "K": size,
+        "GB": size_now / 1e9,
+        "bytes per drawn client": size_now / (opened[0].round * size),
+        "snapshot s": snapshot,
+        "rounds replayed": replayed // 2,
+        "opening s": opening,
+        "table s": seconds(history.table),
+        "participation s": seconds(history.participation),
+        "all rounds s": seconds(lambda: sum(len(one.cohort) for one in history.rounds())),
+    }
+    opened[0].close()
+    for part in folder.glob("long.kvib*"):
+        part.unlink()
+    return long, row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--folder", type=Path, help="where to write the journals")
+    parser.add_argument("--rounds", type=int, default=100_000)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 1_000_000])
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        both = [long_journal(Path(folder), N, given.rounds, 1_000) for N in given.clients]
+    results = {
+        "A long journal": [long for long, _ in both],
+        "A durable round": [row for _, row in both],
+    }
+    given.out.mkdir(parents=True, exist_ok=True)
+    tables.publish(given.out / "journal", tables.environment(), results)
+
+
+if __name__ == "__main__":
+    main()
