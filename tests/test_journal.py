@@ -396,6 +396,25 @@ def test_history(tmp_path):
     assert history.weights().tolist() == sampler.weights.tolist()
 
 
+def test_empty_rounds(tmp_path):
+    sampler = begin(tmp_path / "a", snapshot_every=2)
+    for _ in range(3):
+        cohort = sampler.draw(available=[])
+        assert len(cohort) == 0
+        if cohort.round:
+            sampler.update(cohort, [])
+    sampler.close()
+    with journalled(tmp_path / "a") as sampler:
+        assert [len(c) for c in sampler.outstanding()] == [0]
+        history = read(tmp_path / "a")
+        assert [(len(one.cohort), one.heard) for one in history.rounds()] == [
+            (0, False),
+            (0, True),
+            (0, True),
+        ]
+        assert history.participation().sum() == 0
+
+
 def test_estimated_variance_of_independent_draws(tmp_path):
     with begin(tmp_path / "a", response=0.5, snapshot_every=2) as sampler:
         values = []

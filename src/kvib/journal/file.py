@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvib.cohort import Arrays
+from kvib.journal.access import connected, torn, trouble
 from kvib.journal.records import Record, decode, encode
 
 APPLICATION = int.from_bytes(b"kvib", "big")
@@ -21,6 +22,8 @@ VERSION = 1
 CHUNK = 2**18
 """Bytes; a snapshot writes those chunks of the state that changed since the last one."""
 _HASH = 16
+_AT_ONCE = 256
+"""Rounds; a reader that stays on would keep the writer from tidying up."""
 
 _SCHEMA = """
 CREATE TABLE about (only INTEGER PRIMARY KEY, said BLOB, crc INTEGER);
@@ -37,18 +40,6 @@ CREATE TABLE array (name TEXT PRIMARY KEY, dtype TEXT, shape TEXT, chunks BLOB, 
 CREATE TABLE chunk (hash BLOB PRIMARY KEY, bytes BLOB);
 """
 
-_SYSTEM = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-}
-"""Errors of the machine, not of what the file says."""
-
 
 class Event(NamedTuple):
     """Something that changed the sampler."""
@@ -57,32 +48,6 @@ class Event(NamedTuple):
     kind: str
     round: int | None
     record: Record
-
-
-class Lock:
-    """Only one process writes a journal; whoever dies lets go.
-
-    An exclusive transaction on an empty database beside the file: SQLite knows how to lock on every
-    system, and readers of the journal itself are not kept out.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None)
-        try:
-            self._db.execute("PRAGMA journal_mode=OFF")
-            self._db.execute("BEGIN EXCLUSIVE")
-        except sqlite3.Error as error:
-            self._db.close()
-            if _code(error) != sqlite3.SQLITE_BUSY:
-                raise trouble(Path(f"{path}.lock"), error) from error
-            raise BlockingIOError(
-                f"{path} is open elsewhere, in another process or a second time in this one; close "
-                "it there first. kvib.journal.read(path) answers questions meanwhile"
-            ) from error
-
-    def release(self) -> None:
-        """Let others in."""
-        self._db.close()
 
 
 class JournalFile:
@@ -96,7 +61,7 @@ class JournalFile:
         self.path = path
         if not path.exists():
             raise FileNotFoundError(f"there is no journal {path}")
-        self._db = _connected(path, write)
+        self._db = connected(path, write)
         try:
             with self.reading():
                 self._check_kind()
@@ -313,14 +278,16 @@ class JournalFile:
         if number != self.last:
             raise torn(self.path, f"event {number} of {self.last} is missing")
 
-    def events_of_rounds(self, first: int, end: int, kind: str = "%") -> list[Event]:
+    def events_of_rounds(self, first: int, end: int, kind: str = "%") -> Iterator[Event]:
         """Events of the rounds from `first` to before `end`, round by round, draws first."""
         query = (
             "SELECT number, kind, round, payload, crc FROM event "
             "WHERE round >= ? AND round < ? AND kind LIKE ? ORDER BY round, number"
         )
-        with self.reading():
-            return [self._event(*row) for row in self._db.execute(query, (first, end, kind))]
+        for start in range(first, end, _AT_ONCE):
+            with self.reading():
+                some = self._db.execute(query, (start, min(start + _AT_ONCE, end), kind)).fetchall()
+                yield from (self._event(*row) for row in some)
 
     def _event(self, number: int, kind: str, round: int | None, payload: Any, crc: Any) -> Event:
         data = self._whole(payload, crc, f"event {number} {kind} {round}")
@@ -378,74 +345,21 @@ def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> N
             db.execute("INSERT INTO about VALUES (1, ?, ?)", (said, _crc(said, "about")))
         with closing(JournalFile(new, write=True)) as file:
             file.snapshot(arrays, {})
-        _synced(new)
         os.replace(new, path)
-        if os.name == "posix":
-            _synced(path.parent)
+        _sync_folder(path.parent)
     except sqlite3.Error as error:
         new.unlink(missing_ok=True)
         raise trouble(path, error) from error
 
 
-def trouble(path: Path, error: Exception) -> Exception:
-    """An error of SQLite as one that says the way out."""
-    if _code(error) in _SYSTEM:
-        return OSError(
-            f"{path} cannot be read or written ({error}): make the file and its folder accessible, "
-            "free space on the disk, and open it again"
-        )
-    return torn(path, str(error))
-
-
-def torn(path: Path, why: str) -> ValueError:
-    """The file was damaged by something else than a crash."""
-    return ValueError(
-        f"{path} is not a whole kvib journal ({why}); nothing was changed: put back the last copy"
-    )
-
-
-def _connected(path: Path, write: bool) -> sqlite3.Connection:
-    """A connection that never makes a file, and changes one only if it is to."""
-    address = path.absolute().as_uri()
-    try:
-        return _opened(f"{address}?mode={'rw' if write else 'ro'}", write)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        wal = Path(f"{path}-wal")
-        no_access = _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-        if write or not no_access or (wal.exists() and wal.stat().st_size):
-            raise trouble(path, error) from error
-    try:  # a folder where SQLite may not put its side files: then nobody writes there either
-        return _opened(f"{address}?immutable=1", write)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise trouble(path, error) from error
-
-
-def _opened(address: str, write: bool) -> sqlite3.Connection:
-    db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA cell_size_check = ON")
-        db.execute("PRAGMA schema_version")
-        if write:
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute(f"PRAGMA journal_size_limit = {2**26}")
-            db.execute("BEGIN IMMEDIATE")  # refused where the file is read-only
-            db.execute("ROLLBACK")
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _synced(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _code(error: Exception) -> int:
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming durable, where the system lets one open a folder."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _crc(data: bytes, seal: str) -> int:

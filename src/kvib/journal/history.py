@@ -15,9 +15,6 @@ from kvib.journal.cohorts import alone, lengthened, with_moments
 from kvib.journal.file import Event, JournalFile
 from kvib.names import PROCEDURES
 
-_AT_ONCE = 256
-"""Rounds; a reader that stays on would keep the writer from tidying up."""
-
 
 class Logged(NamedTuple):
     """One past round."""
@@ -133,8 +130,5 @@ class History:
 
 def _by_round(file: JournalFile, kind: str = "%") -> Iterator[list[Event]]:
     """The events of each round that was kept: its draw, and its feedback if that came."""
-    end = file.count()
-    for first in range(file.about["removed"], end, _AT_ONCE):
-        some = file.events_of_rounds(first, min(first + _AT_ONCE, end), kind)
-        for _, events in groupby(some, key=attrgetter("round")):
-            yield list(events)
+    events = file.events_of_rounds(file.about["removed"], file.count(), kind)
+    return (list(group) for _, group in groupby(events, key=attrgetter("round")))

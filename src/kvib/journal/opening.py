@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 
 from kvib import storage
 from kvib.checks import checked_weights
-from kvib.journal.file import JournalFile, Lock, create
+from kvib.journal.access import Lock
+from kvib.journal.file import JournalFile, create
 from kvib.journal.sampler import Journalled
 from kvib.policies import Policy
 from kvib.procedures import Procedure

@@ -17,7 +17,8 @@ from kvib.checks import cohort_norms
 from kvib.cohort import BoolArray, Cohort, FloatArray
 from kvib.estimators import deviation
 from kvib.journal import cohorts
-from kvib.journal.file import Event, JournalFile, Lock, torn
+from kvib.journal.access import Lock, torn
+from kvib.journal.file import Event, JournalFile
 from kvib.journal.records import Record
 from kvib.sampler import Sampler
 
@@ -186,9 +187,10 @@ class Journalled(Sampler):
             checked: whether that was checked, so that an error leaves a half-changed sampler.
         """
         with self._lock:
-            file = self._usable()
+            file, same = self._usable(), not checked
             try:
                 done = self._again(kind, round, record)
+                same = False
                 file.append(kind, done.round, {**record, **done.outcome}, done.numbers)
                 if self._due():
                     self._snapshot()
@@ -196,7 +198,7 @@ class Journalled(Sampler):
                 self._stop(f"its file could not be written ({error}): free space or restore access")
                 raise OSError(self._refusal()) from error
             except BaseException as error:
-                if checked or not isinstance(error, ValueError | TypeError):
+                if not (same and isinstance(error, ValueError | TypeError)):
                     self._stop(f"it was interrupted by {error!r}")
                 raise
             return done.result
