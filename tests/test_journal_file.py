@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import kvib
+from journal import fill
 from journal_crash import assert_same
 from kvib.journal import journalled, read
 from kvib.journal.records import decode, encode
@@ -260,3 +261,14 @@ def test_records_are_short():
     ids = np.sort(np.random.default_rng(0).choice(10**6, 1000, replace=False))
     assert len(encode({"ids": ids})) < 2_100
     assert len(encode({"mask": np.ones(10**6, bool)})) < 1_000
+
+
+def test_bytes_per_drawn_client(tmp_path):
+    """10^5 rounds of 1,000 clients must stay under 1.5 GB: 15 bytes each, the file's own included.
+
+    `benchmarks/journal.py` builds the whole of it; here are 300 rounds, without the snapshot.
+    """
+    with journalled(tmp_path / "a", kvib.Uniform(), np.ones(10**6), 1000) as sampler:
+        begun = (tmp_path / "a").stat().st_size
+        fill(sampler, 300, 1000)
+    assert (tmp_path / "a").stat().st_size - begun < 300 * 1000 * 13
