@@ -1,0 +1,158 @@
+"""Plan: replay at many budgets, and the budget that keeps today's variance."""
+
+import math
+
+import numpy as np
+import pytest
+
+import kvib
+from kvib import metrics
+from kvib.plan import Perfect, _crossing, plan
+from kvib.replay import norm_part, replay
+from logs import Logged, logged, world
+
+
+@pytest.fixture(scope="module")
+def rounds():
+    weights, norms = world(11)
+    return weights, logged(kvib.KVib(), weights, norms, 8, kvib.independent)[0]
+
+
+def test_every_point_is_a_replay(rounds):
+    weights, log = rounds
+    told = plan(log, weights, kvib.KVib(), budgets=[2, 8, 30])
+    assert told.budget == 8
+    for k, K in enumerate((2, 8, 30)):
+        both = {"K-Vib": kvib.KVib(), "forecast": kvib.Forecast()}
+        rows = replay(log, weights, both, budget=K).rows
+        for curve, label in ((told.logging, "K-Vib"), (told.policy, "forecast")):
+            point = curve.value[k], curve.low[k], curve.high[k]
+            assert point == pytest.approx(rows[label].variance, rel=1e-12)
+    assert told.logging.value[1] == pytest.approx(told.today.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("procedure", [kvib.independent, kvib.with_replacement], ids=repr)
+@pytest.mark.parametrize("policy", [kvib.KVib(), kvib.BySize(), kvib.Forecast()], ids=repr)
+def test_more_clients_less_variance(policy, procedure):
+    weights, norms = world(12)
+    log, _ = logged(kvib.Uniform(), weights, norms, 8, procedure)
+    told = plan(log, weights, kvib.Uniform(), policy, procedure=procedure)
+    assert {1.0, 8.0, 60.0} <= set(told.budgets.tolist())
+    for curve in (told.logging, told.policy):
+        assert (np.diff(curve.value) < 0).all()
+    if procedure is kvib.independent:
+        assert told.policy.value[-1] == pytest.approx(0, abs=1e-12)
+    assert (told.perfect.value <= told.policy.value * (1 + 1e-9)).all()
+
+
+def test_the_logging_policy_needs_the_logged_budget(rounds):
+    weights, log = rounds
+    told = plan(log, weights, kvib.KVib(), kvib.KVib())
+    assert told.enough == pytest.approx((8, 8, 8), rel=1e-6)
+
+
+@pytest.mark.parametrize("procedure", [kvib.independent, kvib.with_replacement], ids=repr)
+def test_the_budget_found_keeps_the_variance(procedure):
+    """In worlds with known norms: the interval of 90 % holds the budget that truly does.
+
+    At that rate the bound of 5.5 standard errors is missed with probability 2e-8.
+    """
+    held = []
+    for seed in range(40):
+        weights, norms = world(100 + seed)
+        log, expected = logged(kvib.Uniform(), weights, norms, 8, procedure, seed)
+        grid = np.geomspace(3, 24, 9)
+        told = plan(log, weights, kvib.Uniform(), kvib.BySize(), budgets=grid, procedure=procedure)
+        pi = weights * norms
+        today = norm_part(pi, 1.0, expected, procedure.cap).sum()
+        ratio = [
+            norm_part(pi, 1.0, kvib.waterfill(weights, K, cap=procedure.cap), procedure.cap).sum()
+            / today
+            for K in told.budgets
+        ]
+        true = _crossing(told.budgets, np.array(ratio))
+        held.append(told.enough.low <= true <= told.enough.high)
+    assert np.mean(held) > 0.9 - 5.5 * math.sqrt(0.09 / len(held))
+
+
+@pytest.mark.parametrize("procedure", [kvib.independent, kvib.with_replacement], ids=repr)
+def test_nobody_falls_below_perfect(procedure):
+    """On average a bound from below (5.5 standard errors: false alarm 2e-8), and a close one."""
+    estimates, least = [], []
+    for seed in range(40):
+        weights, norms = world(200 + seed)
+        log, _ = logged(kvib.BySize(), weights, norms, 8, procedure, seed)
+        told = plan(log, weights, kvib.BySize(), budgets=[4, 8], procedure=procedure, since=8)
+        estimates.append(told.perfect.value)
+        best = [
+            [
+                norm_part(pi, 1.0, kvib.waterfill(pi, K, cap=procedure.cap), procedure.cap).sum()
+                for pi in weights * norms[8:]
+            ]
+            for K in (4, 8)
+        ]
+        least.append(np.mean(best, axis=1))
+    off = np.array(estimates) / np.array(least) - 1
+    assert (off.mean(axis=0) < 5.5 * off.std(axis=0) / math.sqrt(len(off))).all()
+    assert (off.mean(axis=0) > -0.1).all()
+
+
+def test_perfect_with_the_right_price_is_the_oracle():
+    """Everybody heard, the same norms again, silence: the minimum that the solver finds."""
+    rng = np.random.default_rng(5)
+    pi, q = rng.lognormal(0, 1.5, 30), rng.uniform(0.3, 1, 30)
+    cohort = kvib.Cohort(
+        ids=np.arange(30), count=np.ones(30), expected=np.ones(30), weight=np.ones(30)
+    )
+    heard = kvib.Cohort(
+        ids=cohort.ids, count=cohort.count, expected=1 / q, weight=cohort.weight, response=q
+    )  # every answer counts once
+    perfect = Perfect(1.0)
+    perfect.learn(heard, pi)
+    for K in (0.5, 3, 12, 29):
+        costs, rest = perfect.costs(heard, pi, K)
+        p = metrics.optimal_probabilities(pi / np.sqrt(q), K)
+        assert costs.sum() + rest == pytest.approx(norm_part(pi, q, p, 1.0).sum())
+    assert perfect.costs(heard, pi, 30)[0].sum() == pytest.approx((pi**2 * (1 / q - 1)).sum())
+
+
+def test_where_a_curve_crosses():
+    K = np.array([2.0, 4.0, 8.0])
+    assert _crossing(K, np.array([2.0, 1.0, 0.5])) == pytest.approx(4)
+    assert _crossing(K, 3 / K) == pytest.approx(3)  # exact for variance ∝ 1/K
+    assert _crossing(K, np.array([0.9, 0.5, 0.2])) == 2
+    assert _crossing(K, np.array([3.0, 2.0, 1.1])) == math.inf
+    assert _crossing(K, np.array([math.inf, math.inf, 0.5])) == 8
+    assert _crossing(K, np.full(3, math.nan)) == math.inf
+
+
+def test_zero_norms():
+    weights, norms = world(13, rounds=12)
+    norms[:, ::2] = 0
+    log, _ = logged(kvib.Uniform(), weights, norms, 8, kvib.independent)
+    told = plan(log, weights, kvib.Uniform())
+    assert np.isfinite(told.perfect.value).all()
+    silent = [Logged(one.cohort, 0 * one.norms) for one in log]
+    assert plan(silent, weights, kvib.Uniform()).today.value == 0
+
+
+def test_words_and_errors(rounds):
+    weights, log = rounds
+    said = str(plan(log, weights, kvib.KVib()))
+    assert "Forecast has the same with" in said
+    assert "no less than" in said
+    for budgets in ([8], [8, 4]):
+        with pytest.raises(ValueError, match="two or more"):
+            plan(log, weights, kvib.KVib(), budgets=budgets)
+    with pytest.raises(ValueError, match="exceeds the 60 clients"):
+        plan(log, weights, kvib.KVib(), budgets=[8, 100])
+
+
+def test_a_picture(rounds):
+    plan_figure = pytest.importorskip("kvib.lab.plan_figure")
+    weights, log = rounds
+    figure = plan_figure.draw_plan(plan(log, weights, kvib.KVib()))
+    [axis] = figure.axes
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == ["KVib, which drew them", "Forecast", "no policy less", "today"]
+    assert axis.get_xscale() == axis.get_yscale() == "log"
