@@ -51,7 +51,7 @@ def journalled(
         weights: likewise, not needed to continue.
         budget: likewise.
         procedure: likewise.
-        snapshot_every: rounds; by default after two seconds of work, or ten times what the last
+        snapshot_every: rounds; by default after one second of work, or ten times what the last
             snapshot took if that is more.
         keep: details of so many last rounds at least; by default of all.
         options: as for `Sampler`.

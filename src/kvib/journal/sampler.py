@@ -22,7 +22,7 @@ from kvib.journal.file import Event, JournalFile
 from kvib.journal.records import Record
 from kvib.sampler import Sampler
 
-REPLAY = 2.0
+REPLAY = 1.0
 """Seconds of work to be done again at opening before a snapshot is due,"""
 SHARE = 0.1
 """unless snapshots would take more than this part of the time."""
