@@ -185,6 +185,8 @@ def test_algebra(kind):
     factors = np.array([0.5, 2.0, 3.0])
     assert engine.norms(updates) == pytest.approx(np.linalg.norm(rows, axis=1), rel=1e-6)
     assert engine.gram(updates) == pytest.approx(rows @ rows.T, rel=1e-4, abs=1e-5)
+    some = engine.gram(updates[:2], updates[1:])
+    assert some == pytest.approx(rows[:2] @ rows[1:].T, rel=1e-4, abs=1e-5)
     combined = engine.to_numpy(engine.combine(factors, updates))
     assert combined.dtype == np.float32
     assert combined == pytest.approx(factors @ rows, rel=1e-5, abs=1e-5)

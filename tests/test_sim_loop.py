@@ -143,6 +143,24 @@ def test_chunks_change_nothing_but_digits():
     assert whole.model == pytest.approx(cut.model, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.conditional_poisson], ids=repr)
+def test_variances_from_inner_products_across_chunks(procedure):
+    """All clients together have a Gram matrix, also where they do not train together."""
+    whole, cut = (new(kvib.Uniform(), procedure, exact_every=1) for _ in range(2))
+    cut.engine.chunk = 3
+    for a, b in zip(whole.run(rounds=3), cut.run(rounds=3), strict=True):
+        assert a.variance == pytest.approx(b.variance, rel=1e-4)
+
+
+def test_no_variance_from_inner_products_beyond_the_memory_for_them():
+    needed = len(new().task) * new().model.nbytes
+    for memory, known in ((needed, True), (needed - 1, False)):
+        simulation = new(kvib.Uniform(), kvib.pivotal, exact_every=1, gram_memory=memory)
+        record = simulation.round()
+        assert math.isfinite(record.variance) == known
+        assert math.isfinite(record.cost)
+
+
 def test_the_oracle_has_no_regret():
     for record in new(kvib.Optimal(), exact_every=1).run(rounds=5):
         assert record.cost - record.optimal_cost == pytest.approx(0, abs=1e-9 * record.cost)

@@ -62,6 +62,8 @@ class Simulation:
         train_loss_every: likewise of the loss over all training data, which costs more.
         exact_every: rounds between exact metrics, for which all clients train; 0 for never.
         seed: of the initial model and of all batches.
+        gram_memory: bytes that the updates of all clients may take, N·d·4, where an exact variance
+            needs their inner products (fixed-size draws); beyond it that variance is NaN.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Simulation:
         train_loss_every: int = 0,
         exact_every: int = 0,
         seed: int = 0,
+        gram_memory: float = 16e9,
     ) -> None:
         if len(sampler) != len(task):
             raise ValueError(f"the sampler has {len(sampler)} clients, the task {len(task)}")
@@ -86,7 +89,7 @@ class Simulation:
         self.server = ServerSGD() if server is None else server
         self.coefficients, self.seed = coefficients, seed
         self.evaluate_every, self.train_loss_every = evaluate_every, train_loss_every
-        self.exact_every = exact_every
+        self.exact_every, self.gram_memory = exact_every, gram_memory
         self.model: Vector = engine.initial(seed)
         self.memory: Memory = self.server.start(self.model)
         self.records: list[Record] = []
@@ -175,6 +178,7 @@ class Simulation:
         """All clients train from the current model, as in full participation."""
         N, weights = len(self.task), self.sampler.weights
         norms, D, kept = np.empty(N), self.model * 0, []
+        with_gram = with_gram and N * self.model.nbytes <= self.gram_memory
         for low in range(0, N, self.engine.chunk):
             ids = np.arange(low, min(low + self.engine.chunk, N))
             batches = plan(self.task.train, ids, self.local, self.seed, t)
@@ -189,8 +193,9 @@ class Simulation:
             client = int(np.flatnonzero(~np.isfinite(norms))[0])
             raise DivergedError(f"client {client} diverged in round {t}; lower the learning rate")
         gram = None
-        if with_gram and len(kept) == 1:
-            gram = self.engine.gram(kept[0]) * np.outer(weights, weights)
+        if with_gram:
+            gram = np.block([[self.engine.gram(a, b) for b in kept] for a in kept])
+            gram *= np.outer(weights, weights)
         return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, gram)
 
     def _needs_gram(self) -> bool:

@@ -36,8 +36,8 @@ class Engine(Protocol):
     def combine(self, coefficients: FloatArray, updates: Matrix) -> Vector:
         """Σ coefficient_i g_i."""
 
-    def gram(self, updates: Matrix) -> FloatArray:
-        """g_i·g_j of all pairs, [m, m]."""
+    def gram(self, updates: Matrix, others: Matrix | None = None) -> FloatArray:
+        """g_i·g_j of all pairs, [m, m]; with others, of each with each of those, [m, n]."""
 
     def evaluate(self, model: Vector, split: str) -> Evaluation:
         """Mean loss and accuracy on the "train" data of all clients or on the "test" data."""

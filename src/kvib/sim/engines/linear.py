@@ -97,10 +97,10 @@ class LinearEngine:
         total: Floats = (coefficients @ updates.astype(np.float64)).astype(np.float32)
         return total
 
-    def gram(self, updates: Floats) -> FloatArray:
+    def gram(self, updates: Floats, others: Floats | None = None) -> FloatArray:
         """g_i·g_j."""
         wide = updates.astype(np.float64)
-        return wide @ wide.T
+        return wide @ (wide if others is None else others.astype(np.float64)).T
 
     def evaluate(self, model: Floats, split: str) -> Evaluation:
         """An equal part of the data on each thread."""

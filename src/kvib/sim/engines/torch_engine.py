@@ -139,9 +139,10 @@ class TorchEngine:
         """Σ coefficient_i g_i."""
         return torch.from_numpy(coefficients).to(updates) @ updates
 
-    def gram(self, updates: torch.Tensor) -> FloatArray:
+    def gram(self, updates: torch.Tensor, others: torch.Tensor | None = None) -> FloatArray:
         """g_i·g_j."""
-        return np.asarray((updates @ updates.T).double().cpu().numpy())
+        right = updates if others is None else others
+        return np.asarray((updates @ right.T).double().cpu().numpy())
 
     @torch.no_grad()
     def evaluate(self, model: torch.Tensor, split: str) -> Evaluation:
