@@ -181,7 +181,7 @@ def test_intervals_hold_the_true_variance():
 
 @pytest.mark.slow
 def test_intervals_hold_the_true_variance_in_many_worlds():
-    check_coverage(500)
+    check_coverage(150)
 
 
 def test_rounds_without_feedback_are_left_out_but_empty_ones_count():
