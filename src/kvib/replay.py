@@ -101,8 +101,8 @@ class Tally(NamedTuple):
     def warnings(self, rows: Mapping[str, Row]) -> tuple[str, ...]:
         """Why these figures may be wrong."""
         told = [
-            f"{label}: the estimate hangs on about {row.effective:.0f} answers, so do not trust "
-            "it or its interval: log more rounds, or by a policy that draws everybody now and then"
+            f"{label}: the estimate hangs on about {row.effective:.0f} answers, so single clients "
+            "decide it: log more rounds, or by a policy that draws everybody now and then"
             for label, row in rows.items()
             if 0 < row.effective < FEW
         ]
