@@ -21,7 +21,7 @@ import numpy as np
 
 import kvib
 from kvib import metrics
-from kvib.lab.runs import ENGINES, Machine, environment, make_task
+from kvib.lab.runs import ENGINES, FORMAT, Machine, environment, make_task
 from kvib.randomness import generator
 from kvib.sim import LocalSGD, SoftmaxRegression
 from kvib.sim.local import plan
@@ -33,7 +33,7 @@ def updates_of(engine: Any, model: Any, task: Any, ids: Any, seed: int, t: int) 
 
 
 def everybody(engine: Any, model: Any, task: Any, seed: int, t: int) -> Any:
-    """Updates of all clients, chunk by chunk, on the host if there are many."""
+    """Updates of all clients, chunk by chunk, joined."""
     N = len(task)
     parts = [
         updates_of(engine, model, task, np.arange(low, min(low + engine.chunk, N)), seed, t)
@@ -112,7 +112,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"))
     options = parser.parse_args()
     given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-    about = {"options": given, "environment": environment(Machine(options.device))}
+    where = environment(Machine(options.device))
+    about = {"format": FORMAT, "options": given, "environment": where}
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"procedures-{options.task}.json"
     rows = []

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 FORMAT = 1
+EARLIER_FLOOR = ("62e1acc", "e96fd0c", "35fab94")
+"""Commits whose Forecast had another floor than it has now."""
+EARLIER = (
+    "\nForecast with its floor of before a46e615 ([what changed](beyond.md#an-earlier-floor)).\n"
+)
 KEYS = ["label", "budget", "learning_rate", "seed", "round"]
 EVERY = {
     "loss": "evaluate_every",
@@ -113,6 +118,31 @@ class Results:
         T = int(self.about["experiment"]["rounds"])
         return min(T - T // 10, int(self.measured(column)[-1]))
 
+    def origin(self) -> str:
+        """Where they are from, in a line; runs that are missing or diverged, by name."""
+        runs, given = self.about["runs"], self.about["experiment"]
+        devices = ", ".join(sorted({run["device"] for run in runs.values()}))
+        minutes = sum(run["seconds"] for run in runs.values()) / 60
+        local, rates = given["local"], [f"{rate:g}" for rate in given["local"]["learning_rates"]]
+        line = (
+            f"\n`experiments/{given['name']}.toml`: {len(runs)} runs of {given['rounds']} rounds, "
+            f"local learning rate {', '.join(rates)}, batch {local['batch_size']}, "
+            f"{local['epochs']} epochs; added up {minutes:.0f} minutes, on {devices}.\n"
+        )
+        if self.about["missing"]:
+            line += f"\nNot finished yet: {', '.join(self.about['missing'])}.\n"
+        gone = [name for name, run in runs.items() if run["diverged"]]
+        if gone:
+            line += f"\nDiverged: {', '.join(gone)}.\n"
+        return line + (EARLIER if self.earlier else "")
+
+    @property
+    def earlier(self) -> bool:
+        """Whether they are of a Forecast that is not quite today's."""
+        samplers, runs = self.about["experiment"]["samplers"], self.about["runs"].values()
+        forecasts = any(sampler["policy"] == "Forecast" for sampler in samplers)
+        return forecasts and any(run["commit"].startswith(EARLIER_FLOOR) for run in runs)
+
 
 def collect(
     experiment: Experiment,
@@ -179,7 +209,7 @@ def file(path: Path, suffix: str) -> Path:
 
 def missing(needs: Sequence[str], results: Path) -> list[str]:
     """Experiments without results in a folder."""
-    return [need for need in needs if not file(results / need, "parquet").exists()]
+    return [need for need in needs if not file(results / need, "json").exists()]
 
 
 def load(path: Path) -> Results:
@@ -192,7 +222,7 @@ def load(path: Path) -> Results:
     except FileNotFoundError as error:
         raise _absent(path) from error
     except pl.exceptions.PolarsError as error:
-        raise _torn(path, error) from error
+        raise torn(path, error) from error
 
 
 def load_about(path: Path) -> dict[str, Any]:
@@ -202,9 +232,9 @@ def load_about(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise _absent(path) from error
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
-        raise _torn(path, error) from error
+        raise torn(path, error) from error
     if not isinstance(about, dict):
-        raise _torn(path, f"{about!r} instead of a table")
+        raise torn(path, f"{about!r} instead of a table")
     if about.get("format") != FORMAT:
         raise ValueError(
             f"{path}.json is of format {about.get('format')}, this kvib reads {FORMAT}; make the "
@@ -213,11 +243,12 @@ def load_about(path: Path) -> dict[str, Any]:
     return {"missing": [], **about}
 
 
-def _absent(path: Path) -> ValueError:
-    return ValueError(
+def _absent(path: Path) -> AbsentError:
+    return AbsentError(
         f"there are no results at {path}; make them with: kvib run experiments/{path.name}.toml"
     )
 
 
-def _torn(path: Path, reason: object) -> ValueError:
+def torn(path: Path, reason: object) -> ValueError:
+    """What to say of results that cannot be read."""
     return ValueError(f"{path} are not whole results ({reason}); make them again")

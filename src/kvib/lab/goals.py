@@ -1,0 +1,327 @@
+"""What was asked of kvib's own samplers, and what the result files say about it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+
+from kvib.lab import variances
+from kvib.lab.claims import (
+    Claim,
+    Finding,
+    edge,
+    over,
+    ranged,
+    rounds_to,
+    spread,
+    total,
+)
+from kvib.lab.rates import TARGET, at_best_rates
+from kvib.lab.tables import AbsentError, Results
+from kvib.lab.variances import MONTE_CARLO, WAYS, Variances
+
+REACHED, NOT_REACHED = "reached", "not reached"
+
+
+def at_most(
+    limit: float,
+    column: str,
+    ours: str,
+    theirs: str,
+    budget: float | None = None,
+    every_seed: bool = True,
+) -> Callable[[list[Results]], Finding]:
+    """A sum over the run at most `limit` times another sampler's, seed by seed."""
+
+    def judge(given: list[Results]) -> Finding:
+        [results] = given
+        if budget is not None:
+            results = Results(results.table.filter(pl.col("budget") == budget), results.about)
+        ratios = over(total(results, ours, column), total(results, theirs, column))
+        worst = ratios.max() if every_seed else ratios.mean()
+        return Finding(
+            f"{spread(ratios)} (largest of {len(ratios)} seeds {ratios.max():.3g})",
+            REACHED if worst <= limit else NOT_REACHED,
+        )
+
+    return judge
+
+
+def half_the_rounds(given: list[Results]) -> Finding:
+    """Rounds to training loss 1.35, seed by seed."""
+    [results] = given
+    ours = rounds_to(results, "recommended", "train_loss", 1.35)
+    theirs = rounds_to(results, "K-Vib", "train_loss", 1.35)
+    ratios = over(ours, theirs)
+    return Finding(
+        f"{spread(ours, '.0f')} rounds against {spread(theirs, '.0f')}: {spread(ratios, '.2f')}",
+        REACHED if ratios.mean() <= 0.5 else NOT_REACHED,
+        "the oracle itself needs "
+        + spread(rounds_to(results, "optimal", "train_loss", 1.35), ".0f"),
+    )
+
+
+def calm(given: list[Results]) -> Finding:
+    """What the guard cut off."""
+    [results] = given
+    cuts = [float(np.sum(total(results, label, "cut"))) for label in GUARDED]
+    return Finding(
+        f"cut off over all runs: {sum(cuts):g}", REACHED if sum(cuts) == 0 else NOT_REACHED
+    )
+
+
+def nothing(_: Variances) -> str:
+    """To add."""
+    return ""
+
+
+def less_noise(
+    way: str, limit: float, why: Callable[[Variances], str] = nothing
+) -> Callable[[list[Variances]], Finding]:
+    """The mean over rounds 5 to 30 of its variance over that of independent draws."""
+
+    def judge(given: list[Variances]) -> Finding:
+        [measured] = given
+        part = measured.between(5, 30)
+        ratio = part.ratio(way)
+        told, known = f"{ratio.mean():.3f}", "exact"
+        if way in MONTE_CARLO:
+            jitter = np.diff(ratio).std() / np.sqrt(2)  # neighbouring rounds hardly differ
+            told += f" ± {jitter / np.sqrt(len(ratio)):.3f}"
+            draws = measured.about["options"]["draws"]
+            known = f"± of {draws} Monte Carlo draws; of one round ± {jitter:.3f}"
+        return Finding(
+            told,
+            REACHED if ratio.mean() <= limit else NOT_REACHED,
+            "; ".join(filter(None, ("one run", known, why(part)))),
+        )
+
+    return judge
+
+
+def little_to_save(part: Variances) -> str:
+    """What a fixed size takes away, in the first order of p."""
+    share = part.values["full step"] / part.about["options"]["budget"] / part.values["independent"]
+    return f"a fixed size saves about ‖D‖²/K, here {share.mean():.0%} of the variance"
+
+
+def both_alone(part: Variances) -> str:
+    """What two levers would do together if neither took from the other."""
+    alone = part.ratio("balanced").mean() * part.ratio("difference").mean()
+    return f"balanced alone times difference alone is {alone:.2f}"
+
+
+def never_worse(given: list[Variances]) -> Finding:
+    """No way to draw above 1.05 of independent draws in any measured round."""
+    [measured] = given
+    worst = {way: float(measured.ratio(way).max()) for way in WAYS}
+    told = "; ".join(f"{way} {ratio:.3f}" for way, ratio in worst.items())
+    return Finding(
+        f"largest of {len(measured.rounds)} measured rounds: {told}",
+        REACHED if max(worst.values()) <= 1.05 else NOT_REACHED,
+        "one run; with the error of one round's Monte Carlo",
+    )
+
+
+def never_worse_in_ten(given: list[Variances]) -> Finding:
+    """The memory above 1.05 in no window of ten rounds."""
+    [measured] = given
+    if (np.diff(measured.rounds) != 1).any():
+        raise AbsentError("windows of ten rounds need every round")
+    windows = measured.window("difference", 10)
+    return Finding(
+        f"largest of {len(windows)} windows {windows.max():.3f}",
+        REACHED if windows.max() <= 1.05 else NOT_REACHED,
+        "one run; exact",
+    )
+
+
+OTHERS = (
+    *("uniform", "uniform, without replacement", "FedAvg (self-normalised)"),
+    *("Mabs", "Vrb", "Avare", "OSMD", "K-Vib"),
+)
+
+
+def fewer_rounds(ours: str, times: float) -> Callable[[list[Results]], Finding]:
+    """Rounds to 95 %, everybody at its own best learning rate, against the best of the others."""
+
+    def judge(given: list[Results]) -> Finding:
+        [results] = given
+        best = at_best_rates(results)
+        first = {label: rounds_to(best, label, "accuracy", TARGET) for label in (ours, *OTHERS)}
+        rival = min(OTHERS, key=lambda label: float(first[label].mean()))
+        ratios = over(first[rival], first[ours])
+        each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        return Finding(
+            f"{spread(first[ours], '.0f')} rounds; the best of the others, {rival}, "
+            f"{spread(first[rival], '.0f')}: {ranged(ratios)} times (seeds: {each})",
+            REACHED if ratios.mean() >= times else NOT_REACHED,
+            f"mean of {len(ratios)} seeds, in brackets its interval of 95 %; {edge(results, best)}",
+        )
+
+    return judge
+
+
+def near_by_size(ours: str) -> Callable[[list[Results]], Finding]:
+    """At most 5 % more rounds than drawing by size."""
+
+    def judge(given: list[Results]) -> Finding:
+        [results] = given
+        best = at_best_rates(results)
+        mine, sized = (rounds_to(best, label, "accuracy", TARGET) for label in (ours, "by size"))
+        ratio = float(mine.mean() / sized.mean())
+        every = results.about["experiment"]["evaluate_every"]
+        return Finding(
+            f"{spread(mine, '.0f')} rounds against {spread(sized, '.0f')}: {ratio:.2f}",
+            REACHED if ratio <= 1.05 else NOT_REACHED,
+            f"of means over {len(mine)} seeds; accuracy is known every {every} rounds",
+        )
+
+    return judge
+
+
+def no_divergence(given: list[Results]) -> Finding:
+    """Runs that ended early, or lost half of the accuracy that they had."""
+    [results] = given
+    rounds = results.measured("accuracy")[-1]
+    accuracy = pl.col("accuracy").drop_nulls()
+    lost = (pl.col("round").max() < rounds) | (accuracy.last() < accuracy.max() / 2)
+    runs = results.table.sort("round").group_by("label", "learning_rate", "seed").agg(lost)
+    gone = runs.filter(pl.col("round")).sort("label", "learning_rate", "seed")
+    calm = set(runs["learning_rate"].to_list())
+    calm -= set(gone.filter(pl.col("label") == "uniform")["learning_rate"].to_list())
+    mine = gone.filter(pl.col("label").is_in(FORECASTS), pl.col("learning_rate").is_in(calm))
+    told = [
+        f"{label} (rate {rate:g}, seed {seed})"
+        for label, rate, seed in gone.select("label", "learning_rate", "seed").iter_rows()
+    ]
+    cut = results.table.filter(pl.col("label") == "recommended", pl.col("cut") > 0)
+    return Finding(
+        f"{len(mine)} of {runs['label'].is_in(FORECASTS).sum()} runs of Forecast and recommended; "
+        f"of all {len(runs)} runs: {', '.join(told) or 'none'}",
+        REACHED if mine.is_empty() else NOT_REACHED,
+        f"ended early, or with less than half of its best accuracy. The guard of recommended fired "
+        f"in {len(cut)} rounds",
+    )
+
+
+FORECASTS = ("Forecast", "recommended")
+GUARDED = ("recommended", "recommended, remembering")
+
+
+def _claim(says: str, experiment: str, judge: Callable[[list[Results]], Finding]) -> Claim:
+    device = " --device cuda" if experiment.startswith("femnist") else ""
+    command = f"kvib run experiments/{experiment}.toml{device}"
+    return Claim(says, experiment, (experiment,), judge, command)
+
+
+def _drawn(says: str, task: str, judge: Callable[[list[Variances]], Finding]) -> Claim:
+    command = f"python experiments/procedures.py {task} {OPTIONS[task]}"
+    return Claim(says, task, (f"procedures-{task}",), judge, command, variances.load)
+
+
+CNN = "--every 1 --learning-rate 0.05 --batch-size 20 --precision tf32 --device cuda"
+OPTIONS = {
+    "synthetic": "--budget 10 --rounds 100 --every 1",
+    "femnist-400": f"--budget 20 --rounds 31 --draws 800 {CNN}",
+    "femnist-iid": f"--budget 10 --rounds 100 --draws 200 {CNN}",
+}
+
+
+CLAIMS = (
+    _claim(
+        "dynamic regret of Forecast at most 1/50 of K-Vib's, T = 500",
+        "beyond-synthetic-500",
+        at_most(1 / 50, "regret", "Forecast", "K-Vib"),
+    ),
+    _claim(
+        "its variance at most 1.10 of the oracle's",
+        "beyond-synthetic-500",
+        at_most(1.10, "variance", "Forecast", "optimal"),
+    ),
+    *(
+        _claim(
+            f"Synthetic(1, 1), K = {K}: regret at most 1/20 of K-Vib's",
+            "beyond-synthetic-1-1",
+            at_most(1 / 20, "regret", "Forecast", "K-Vib", K),
+        )
+        for K in (10, 20)
+    ),
+    _claim(
+        "equal weights, sizes known: regret at most 1/5 of K-Vib's",
+        "beyond-flat",
+        at_most(1 / 5, "regret", "Forecast", "K-Vib"),
+    ),
+    _claim(
+        "nothing to know in advance: regret at most K-Vib's on every seed",
+        "beyond-equal",
+        at_most(1.0, "regret", "Forecast", "K-Vib"),
+    ),
+    _claim(
+        "difference with Forecast: variance at most 1/4 of the memoryless oracle's",
+        "beyond-synthetic",
+        at_most(1 / 4, "variance", "difference", "optimal"),
+    ),
+    _claim(
+        "pivotal draws: variance at most 1.05 of independent ones' on Synthetic",
+        "beyond-synthetic",
+        at_most(1.05, "variance", "Forecast, pivotal", "Forecast"),
+    ),
+    _claim(
+        "balanced draws: likewise",
+        "beyond-synthetic",
+        at_most(1.05, "variance", "recommended", "Forecast"),
+    ),
+    _claim(
+        "rounds to training loss 1.35 with the recommended combination: at most half of K-Vib's",
+        "beyond-synthetic",
+        half_the_rounds,
+    ),
+    _claim("the guard does nothing in calm runs", "beyond-synthetic", calm),
+    _drawn(
+        "pivotal, balanced, remembering or both: never above 1.05 of independent draws, Synthetic",
+        "synthetic",
+        never_worse,
+    ),
+    *(
+        _drawn(
+            f"FEMNIST by writer, 400 of them, K = 20: {what} at most {limit:g} of independent "
+            "draws, mean over rounds 5 to 30",
+            "femnist-400",
+            less_noise(way, limit, why),
+        )
+        for what, way, limit, why in (
+            ("pivotal", "pivotal", 0.92, little_to_save),
+            ("balanced on sketches", "balanced", 0.75, nothing),
+            ("difference with its β", "difference", 0.9, nothing),
+            ("Forecast, balanced and difference together", WAYS[-1], 0.6, both_alone),
+        )
+    ),
+    _drawn("there, none of them above 1.05 in any round", "femnist-400", never_worse),
+    _drawn(
+        "IID digits: difference at most 1.05 of unbiased in any window of ten rounds",
+        "femnist-iid",
+        never_worse_in_ten,
+    ),
+    *(
+        _claim(
+            f"FEMNIST v1, K = 20, everybody at its own best learning rate: {label} at least 1.3 "
+            "times fewer rounds to 95 % than the best of uniform (three forms), Mabs, Vrb, Avare, "
+            "OSMD, K-Vib",
+            "femnist-rates",
+            fewer_rounds(label, 1.3),
+        )
+        for label in ("recommended", "Forecast")
+    ),
+    *(
+        _claim(
+            f"there, {label} within 5 % of by-size or better", "femnist-rates", near_by_size(label)
+        )
+        for label in ("recommended", "Forecast")
+    ),
+    _claim(
+        "there, no divergence at learning rates where uniform converges",
+        "femnist-rates",
+        no_divergence,
+    ),
+)
