@@ -1,9 +1,10 @@
 """A generator that walks the tree of all its answers and drives the real code through it.
 
-Every source of chance in kvib is one of five calls: random(), random(n), permutation(n),
-multinomial(n, q) and choice(n, size, replace=False). Here each of them has finitely many answers
-with known probabilities; `outcomes` runs a function once for every path through them. A uniform
-number is decided only as far as the code looks at it: `u < p` is a branch with probability p.
+Every source of chance in kvib is one of six calls: random(), random(n), permutation(n),
+multinomial(n, q), choice(n, size, replace=False) and geometric(p). Here each of them has finitely
+many answers with known probabilities; `outcomes` runs a function once for every path through them.
+A uniform number is decided only as far as the code looks at it: `u < p` is a branch with
+probability p.
 """
 
 import itertools
@@ -67,6 +68,25 @@ class Undecided:
         return below
 
 
+class Jump:
+    """A geometric number, decided only as far as the code looks: beyond the end, or which."""
+
+    def __init__(self, tree: Tree, p: float) -> None:
+        self.tree, self.p, self.below = tree, p, 0
+
+    def __ge__(self, limit: int) -> bool:
+        beyond = (1 - self.p) ** (int(limit) - 1)
+        self.below = int(limit)
+        return self.tree.decide([beyond, 1 - beyond]) == 0
+
+    def __lt__(self, limit: int) -> bool:
+        return not self >= limit
+
+    def __radd__(self, position: Any) -> Any:
+        chances = np.array([self.p * (1 - self.p) ** k for k in range(self.below - 1)])
+        return position + 1 + self.tree.decide((chances / chances.sum()).tolist())
+
+
 class EnumeratingGenerator:
     """Has the methods of numpy.random.Generator that kvib uses."""
 
@@ -81,6 +101,9 @@ class EnumeratingGenerator:
     def permutation(self, n: int) -> np.ndarray:
         orders = list(itertools.permutations(range(n)))
         return np.array(orders[self.tree.decide([1 / len(orders)] * len(orders))], dtype=np.int64)
+
+    def geometric(self, p: float) -> "Jump":
+        return Jump(self.tree, p)
 
     def multinomial(self, n: int, q: np.ndarray) -> np.ndarray:
         outcomes = [c for c in itertools.product(range(n + 1), repeat=len(q)) if sum(c) == n]

@@ -123,8 +123,7 @@ def test_norms_are_forecast_whatever_the_chance_of_an_answer(rates):
 def test_the_first_round_is_by_size():
     sizes = np.array([1.0, 2, 3, 4, 30])
     sampler = kvib.Sampler(kvib.Forecast(), sizes, 2)
-    lowest = 0.1 * 2 / 5
-    assert sampler.probabilities() == pytest.approx(kvib.waterfill(sizes, 2, floor=lowest))
+    assert sampler.probabilities() == pytest.approx(kvib.waterfill(sizes, 2))
 
 
 def test_equal_norms_and_weights_give_nearly_uniform():
@@ -169,13 +168,14 @@ def test_useless_variables_do_no_harm():
     assert off[1] == pytest.approx(off[0], rel=0.1)
 
 
-def bounded(sampler, floor=0.1):
+def bounded(sampler, floor=0.05):
     """What holds whatever was said: between floor and 1, the budget spent, coefficients bounded."""
-    N, K = len(sampler), sampler.budget
+    K, weights = sampler.budget, sampler.weights
     p = sampler.probabilities()
     assert np.isfinite(p).all()
-    assert p.min() >= floor * K / N - 1e-12
-    assert p.max() <= 1
+    assert (p >= floor * kvib.waterfill(weights, K) - 1e-12).all()
+    assert ((p >= floor) | (weights / p <= (1 + 1e-9) / (floor * K))).all()
+    assert p.max() <= 1 + 1e-12
     assert p.sum() == pytest.approx(K, rel=1e-12)
     return p
 
@@ -239,8 +239,9 @@ def test_adversarial_feedback(says, floor):
     there = np.arange(40) != 1
     for t in range(120):
         cohort = sampler.draw(available=there)
-        most = cohort.weight * 39 / (floor * 4)
-        assert (cohort.weight / cohort.expected <= most * (1 + 1e-12)).all()
+        share = cohort.weight / (1 - sampler.weights[1])  # of those who are there
+        certain = cohort.expected >= floor  # a large client that weight alone would always draw
+        assert (certain | (share / cohort.expected <= (1 + 1e-12) / (floor * 4))).all()
         norms = says(t, 40, rng)[cohort.ids]
         sampler.update(cohort, np.where(cohort.ids == 0, np.nan, norms))
         bounded(sampler, floor)
@@ -315,7 +316,7 @@ def test_updates_in_any_order():
         rounds = sampler._state.round
         assert bounded(sampler).min() > 0
     # late answers speak of trends that are over: five points more than on time
-    assert 0.79 <= np.mean(cover) <= 0.97
+    assert 0.79 <= np.mean(cover) <= 0.98
 
 
 @pytest.mark.parametrize("procedure", [kvib.independent, kvib.with_replacement], ids=repr)
@@ -337,7 +338,7 @@ def test_configuration():
         with pytest.raises(ValueError, match="without one p may vanish"):
             kvib.Forecast(floor=floor)
     assert kvib.Sampler(kvib.Forecast(floor=1), [1, 2, 3, 4], 2).probabilities() == (
-        pytest.approx([0.5] * 4)
+        pytest.approx([0.2, 0.4, 0.6, 0.8])
     )
 
 

@@ -35,7 +35,24 @@ def every_draw(monkeypatch, sampler, **arguments):
         monkeypatch.setattr("kvib.sampler.generator", lambda *_: rng)
         return sampler.draw(**arguments)
 
-    yield from outcomes(draw)
+    if sampler.procedure is kvib.ordered:
+        yield from every_start(draw, sampler.probabilities(**arguments))
+    else:
+        yield from outcomes(draw)
+
+
+def every_start(draw, p):
+    """What depends on one uniform number changes only where it meets a sum of probabilities."""
+    sums = [sum(part) for n in range(len(p) + 1) for part in itertools.combinations(p, n)]
+    cuts = np.unique(np.concatenate([np.mod(sums, 1.0), [0.0, 1.0]]))
+
+    class Start:
+        def __init__(self, value):
+            self.random = lambda: value
+
+    for low, high in itertools.pairwise(cuts):
+        if high - low > 1e-13:
+            yield high - low, draw(Start((low + high) / 2))
 
 
 def moments(draws, updates, coefficients=kvib.unbiased):

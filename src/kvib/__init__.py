@@ -1,6 +1,7 @@
 """Unbiased adaptive client sampling for federated learning."""
 
 from kvib import journal, metrics, theory
+from kvib.checkin import Admission
 from kvib.cohort import Cohort, Pairs
 from kvib.diagnose import Diagnosis, diagnose
 from kvib.difference import Difference
@@ -38,6 +39,7 @@ from kvib.procedures import (
     conditional_poisson,
     independent,
     neighbours,
+    ordered,
     pivotal,
     systematic,
     with_replacement,
@@ -54,6 +56,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AOCS",
     "OSMD",
+    "Admission",
     "Avare",
     "BySize",
     "Cohort",
@@ -94,6 +97,7 @@ __all__ = [
     "neighbours",
     "norm",
     "norms",
+    "ordered",
     "pivotal",
     "recommended",
     "self_normalised",

@@ -15,6 +15,14 @@ SMALLEST_FEEDBACK = 1e-60
 
 def checked_weights(weights: ArrayLike) -> FloatArray:
     """λ: positive weights, normalised to sum 1."""
+    w = positive_weights(weights)
+    w /= w.max()
+    w /= w.sum()
+    return w
+
+
+def positive_weights(weights: ArrayLike) -> FloatArray:
+    """Weights of clients, a copy."""
     w = np.array(weights, dtype=np.float64)
     if w.ndim != 1 or len(w) == 0:
         raise ValueError(f"weights have shape {w.shape}; give one positive number per client")
@@ -24,16 +32,31 @@ def checked_weights(weights: ArrayLike) -> FloatArray:
             f"weight {w[bad[0]]} of client {bad[0]} is not a positive finite number; "
             "leave out clients without data"
         )
-    w /= w.max()
-    w /= w.sum()
     return w
 
 
-def checked_budget(budget: float, clients: int) -> float:
-    """A number of clients per round that this population can provide."""
+def checked_cost(cost: ArrayLike | None, clients: int) -> FloatArray | None:
+    """What drawing each client costs, a copy; None: one each."""
+    if cost is None:
+        return None
+    each = np.array(cost, dtype=np.float64)
+    if each.shape != (clients,) or not ((each > 0) & np.isfinite(each)).all():
+        raise ValueError(
+            f"cost of shape {each.shape} is not one positive number for each of {clients} clients"
+        )
+    return each
+
+
+def checked_budget(budget: float, clients: int, cost: FloatArray | None = None) -> float:
+    """A number of clients per round, or a sum of costs, that this population can provide."""
     if not (np.isfinite(budget) and budget > 0):
         raise ValueError(f"budget {budget} is not a positive number of clients per round")
-    if budget > clients:
+    if cost is not None:
+        if budget > cost.sum():
+            raise ValueError(
+                f"budget {budget:g} exceeds the cost of all clients, {cost.sum():g}; lower it"
+            )
+    elif budget > clients:
         raise ValueError(
             f"budget {budget:g} exceeds the {clients} clients; lower it or add clients"
         )

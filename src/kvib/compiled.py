@@ -2,17 +2,29 @@
 
 from collections.abc import Callable
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 
 @cache
-def _jit(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _jit(kernel: FunctionType) -> Callable[..., Any]:
     try:
         import numba
     except ImportError:  # NumPy alone suffices: the same source, interpreted
         return kernel
+    parts = {name: kernel.__globals__.get(name) for name in kernel.__code__.co_names}
+    own = {
+        name: _jit(part)
+        for name, part in parts.items()
+        if isinstance(part, FunctionType) and part.__module__ == kernel.__module__
+    }
+    if own:  # compiled code can only call compiled code
+        about = kernel.__name__, kernel.__defaults__, kernel.__closure__
+        module, name = kernel.__module__, kernel.__qualname__
+        kernel = FunctionType(kernel.__code__, {**kernel.__globals__, **own}, *about)
+        kernel.__module__, kernel.__qualname__ = module, name
     compiled: Callable[..., Any]
     try:
         compiled = numba.njit(cache=True)(kernel)
@@ -21,8 +33,9 @@ def _jit(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def run(kernel: Callable[..., Any], *args: Any, rng: Any = None) -> Any:
-    """Call `kernel(*args)`, or `kernel(*args, rng)`, compiled.
+def run(kernel: Any, *args: Any, rng: Any = None) -> Any:
+    """Call `kernel(*args)`, or `kernel(*args, rng)`, compiled with the functions of its module that
+    it calls.
 
     numba draws the same numbers from a NumPy Generator as the interpreter does. Any other source
     of randomness (the tests' enumerating one) runs the same source interpreted.

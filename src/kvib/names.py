@@ -29,6 +29,7 @@ PROCEDURES: dict[str, procedures.Procedure] = {
         procedures.without_replacement,
         procedures.pivotal,
         procedures.systematic,
+        procedures.ordered,
         procedures.conditional_poisson,
         procedures.balanced,
         procedures.neighbours,

@@ -80,9 +80,8 @@ def at(state: RateState, ids: IntArray) -> FloatArray:
     """The rate of these clients, [m]."""
     if is_known(state):
         return np.full(len(ids), state.known[0]) if len(state.known) == 1 else state.known[ids]
-    common = (1 + state.total_hits) / (1 + state.total_trials)
     s = state.strength
-    return (s * common + state.hits[ids]) / (s + state.trials[ids])
+    return (s * common(state) + state.hits[ids]) / (s + state.trials[ids])
 
 
 def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
@@ -95,3 +94,22 @@ def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
         total_trials=state.total_trials + len(ids),
         total_hits=state.total_hits + int(np.count_nonzero(hits)),
     )
+
+
+def common(state: RateState) -> float:
+    """q̄ of a rate that is being learned."""
+    return (1 + state.total_hits) / (1 + state.total_trials)
+
+
+def widened(state: RateState, room: int) -> RateState:
+    """Room for more clients, who were never tried."""
+    if is_known(state):
+        return state
+    more = np.zeros(room - len(state.trials), np.int64)
+    trials, hits = (np.concatenate([counts, more]) for counts in (state.trials, state.hits))
+    return state._replace(trials=trials, hits=hits)
+
+
+def cut(state: RateState, clients: int) -> RateState:
+    """Without room for more."""
+    return state._replace(trials=state.trials[:clients], hits=state.hits[:clients])

@@ -4,43 +4,42 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import rates, storage
+from kvib import rates, saving, storage
+from kvib.checkin import Admission, coin
 from kvib.checks import (
     SMALLEST_FEEDBACK,
     all_norms,
     available_ids,
     checked_budget,
+    checked_cost,
     checked_seed,
     checked_sketch,
     checked_variables,
-    checked_weights,
     cohort_norms,
+    positive_weights,
 )
 from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, Guarantee, IntArray
 from kvib.difference import Difference
 from kvib.estimation import Estimation
 from kvib.estimators import Coefficients, answers, as_rows, unbiased
 from kvib.guard import Guard
+from kvib.index import Index
 from kvib.ledger import Ledger
-from kvib.names import PROCEDURES
 from kvib.policies import Forecasts, Policy, Setting
-from kvib.procedures import Procedure
+from kvib.population import Population
+from kvib.procedures import Procedure, independent
 from kvib.randomness import generator
 from kvib.rates import EstimatedRate
+from kvib.resting import Resting
 from kvib.sketches import Sketches
-
-_HEADER = {"policy", "procedure", "budget", "seed", "round", "token", "estimator", "guard"} | {
-    "sketch",
-    "usual step",
-}
-_ARRAYS = {"weights", "updated", "variables", "sketches.rows", "sketches.returns"}
 
 
 class _Plan(NamedTuple):
@@ -77,6 +76,11 @@ class Sampler:
         variables: what is known of every client, [N, d] (data size, label histogram): for
             procedures that balance on it and policies that forecast from it.
         sketch: how many numbers of each client's last update to keep for that, likewise.
+        keys: what clients are called, strings or integers; by default 0 to N − 1.
+        cost: of drawing each client (bytes, energy); then the budget is in its units.
+        cool_down: rounds that a drawn client waits before it can be drawn again. Estimates then
+            stand for those who do not wait.
+        over_select: let the budget be the expected number of answers, not of clients asked.
     """
 
     def __init__(
@@ -93,35 +97,54 @@ class Sampler:
         guard: Guard | None = None,
         variables: ArrayLike | None = None,
         sketch: int = 0,
+        keys: Iterable[Hashable] | None = None,
+        cost: ArrayLike | None = None,
+        cool_down: int = 0,
+        over_select: bool = False,
     ) -> None:
         self.policy = policy
         self.procedure = policy.procedure if procedure is None else procedure
-        self.weights = checked_weights(weights)
-        self.weights.flags.writeable = False
-        self.budget = checked_budget(budget, len(self.weights))
+        self.population = Population(weights, keys)
+        N, λ = self.population.count, self.population.raw
         self.seed = checked_seed(seed)
-        self._response = rates.start(response, len(self.weights), "response")
-        self._availability = rates.start(availability, len(self.weights), "availability")
+        self._response = rates.start(response, N, "response")
+        self._availability = rates.start(availability, N, "availability")
+        self.cost = checked_cost(cost, N)
+        self.over_select = over_select
+        self.budget = checked_budget(budget, N, self.cost)
         self.estimator, self.guard = estimator, guard
         self.remembered = None if estimator is None else estimator.start(self.weights)
         self.usual_step = math.nan
         """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
-        self.variables = checked_variables(variables, len(self.weights))
-        setting = Setting(self.weights, self.budget, self.procedure.cap, self.variables)
-        self._state = policy.start(setting)
-        self.sketches = Sketches(len(self.weights), checked_sketch(sketch))
+        self.variables = checked_variables(variables, N)
+        self._state = policy.start(Setting(λ, self.budget, self.procedure.cap, self.variables))
+        self.sketches = Sketches(N, checked_sketch(sketch))
+        self.resting = Resting(cool_down)
         self._ledger = Ledger()
         self._shape: tuple[int, ...] | None = None
         self._lock = threading.RLock()
+        self._open: Callable[[IntArray], FloatArray] | None = None
+        """Probabilities of the round that clients are checking in for."""
+        self._index: Index | None = None
+        if policy.lasting and self.procedure.by_index is not None:
+            self._index = self._indexed()
+            self._index.build(self.population.here())
 
     @property
     def round(self) -> int:
         """How many rounds were drawn."""
         return self._ledger.round
 
+    @property
+    def weights(self) -> FloatArray:
+        """λ of every client, [N], with sum 1; 0 for those who left."""
+        shares = self.population.shares()
+        shares.flags.writeable = False
+        return shares
+
     def __len__(self) -> int:
-        """How many clients there are."""
-        return len(self.weights)
+        """How many clients there are, those who left included: ids are below it."""
+        return self.population.count
 
     def __repr__(self) -> str:
         return (
@@ -134,6 +157,8 @@ class Sampler:
         available: ArrayLike | None = None,
         budget: float | None = None,
         norms: ArrayLike | None = None,
+        *,
+        absent: ArrayLike | None = None,
     ) -> Cohort:
         """Draw the clients of the next round.
 
@@ -142,35 +167,80 @@ class Sampler:
                 cohort is empty.
             budget: for this round instead of the sampler's; at most the number available.
             norms: ‖g‖ of all clients, for the policies that must know them (Optimal, AOCS).
+            absent: who cannot be drawn: a list of ids, short where rounds shall be fast.
         """
         with self._lock:
-            plan = self._plan(available, budget, norms)
-            if len(plan.ids):
-                rng = generator(self.seed, self._ledger.round, "draw")
-                weights = self.weights[plan.ids]
-                drawn = self.procedure(
-                    plan.expected,
-                    rng,
-                    weights=weights,
-                    ids=plan.ids,
-                    variables=self.balanced_on(plan.ids),
-                )
+            self._refuse_check_in("draw")
+            self._release()
+            requested = self._requested(budget)
+            away = None if absent is None else available_ids(np.asarray(absent), len(self))
+            if self._index is not None and available is None and norms is None:
+                self._must_be_listed(available)
+                drawn, spent = self._drawn_by_index(self._index, requested, away)
             else:
-                drawn = Cohort(
-                    ids=plan.ids, count=plan.ids, expected=plan.expected, weight=plan.expected
-                )
-            cohort = replace(
-                drawn,
-                response=self._reach(drawn.ids),
-                availability=rates.at(self._availability, drawn.ids),
-                round=self._ledger.open(),
-                budget=plan.budget,
-                requested=plan.requested,
-                guarantee=self._guarantee(),
-                token=self._ledger.token,
-            )
-            self._count_available(plan.ids)
-            return cohort
+                plan = self._plan(available, requested, norms, away)
+                drawn, spent = self._drawn_from_list(plan), plan.budget
+                self._count_available(plan.ids)
+            return self._opened(drawn, spent, requested)
+
+    def _opened(self, drawn: Cohort, spent: float, requested: float) -> Cohort:
+        """A draw as the cohort of the next round."""
+        cohort = replace(
+            drawn,
+            response=self._reach(drawn.ids),
+            availability=rates.at(self._availability, drawn.ids),
+            round=self._ledger.open(),
+            budget=spent,
+            requested=requested,
+            guarantee=self._guarantee(),
+            token=self._ledger.token,
+        )
+        waiting = self.resting.add(cohort.ids, cohort.round)
+        if self._index is not None:
+            self._index.remove(waiting)
+        return cohort
+
+    def _drawn_from_list(self, plan: _Plan) -> Cohort:
+        if len(plan.ids) == 0:
+            nothing = np.empty(0)
+            return Cohort(ids=plan.ids, count=plan.ids, expected=nothing, weight=nothing)
+        return self.procedure(
+            plan.expected,
+            generator(self.seed, self._ledger.round, "draw"),
+            weights=self.population.share(plan.ids),
+            ids=plan.ids,
+            variables=self.balanced_on(plan.ids),
+        )
+
+    def _drawn_by_index(
+        self, index: Index, requested: float, away: IntArray | None
+    ) -> tuple[Cohort, float]:
+        """The same law at the cost of the drawn."""
+        out = np.empty(0, np.int64) if away is None else away[index.main.place[away] >= 0]
+        index.remove(out)
+        try:
+            spent = min(requested, index.price.sum()) if len(index) else 0.0
+            ids, p = out[:0], np.empty(0)
+            if len(index):
+                mixture = self._mixture(index, spent)
+                rng = generator(self.seed, self._ledger.round, "draw")
+                assert self.procedure.by_index is not None
+                ids = self.procedure.by_index(index, mixture, rng)
+                p = index.expected(mixture, ids)
+        finally:
+            index.insert(out)
+        return self._cohort(ids, p), spent
+
+    def _cohort(self, ids: IntArray, p: FloatArray) -> Cohort:
+        """Clients that were drawn once, with these probabilities."""
+        pairs = self.procedure.pairs
+        return Cohort(
+            ids=ids,
+            count=np.ones(len(ids), np.int64),
+            expected=p,
+            weight=self.population.share(ids),
+            pairs=None if pairs is None else partial(pairs, p, np.arange(len(p))),
+        )
 
     def update(self, cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> None:
         """Learn from the norms ‖g‖ of a cohort's updates.
@@ -181,18 +251,36 @@ class Sampler:
                 from client id to norm, without those who did not answer.
         """
         values = cohort_norms(cohort, norms)
-        answered = ~np.isnan(values)
         with self._lock:
             self._ledger.check(cohort)
-            self._warn_of_silence(cohort, answered)
-            if answered.any():
-                answers = cohort.take(answered)
-                feedback = _feedback(
-                    answers.weight * values[answered], answers.response, answers.availability
-                )
-                self._state = self.policy.observe(self._state, answers, feedback)
-            self._response = rates.observe(self._response, cohort.ids, answered)
-            self._ledger.close(cohort)
+            self._warn_of_silence(cohort, ~np.isnan(values))
+            self._learn(cohort, values)
+
+    def _learn(self, cohort: Cohort, norms: FloatArray) -> None:
+        answered = ~np.isnan(norms)
+        self._ledger.check(cohort)
+        self._refuse_check_in("update")
+        if answered.any():
+            self._observe(cohort.take(answered), norms[answered])
+        self._response = rates.observe(self._response, cohort.ids, answered)
+        self._ledger.close(cohort)
+
+    def _observe(self, answers: Cohort, norms: FloatArray) -> None:
+        # in the units of the first weights, whatever the total is now
+        pi = answers.weight * self.population.total * norms
+        feedback = _feedback(pi, answers.response, answers.availability)
+        old = None if self._index is None else self._index.scores(answers.ids)
+        epoch = self.policy.epoch(self._state)
+        self._state = self.policy.observe(self._state, answers, feedback)
+        if self._index is None or old is None:
+            return
+        if self.policy.epoch(self._state) == epoch:
+            self._index.change(answers.ids, old)
+        else:
+            self._rebuild(self._index)
+
+    def _rebuild(self, index: Index) -> None:
+        index.build(np.setdiff1d(self.population.here(), self.resting.ids, assume_unique=True))
 
     def step(self, cohort: Cohort, updates: Any, coefficients: Coefficients = unbiased) -> Any:
         """The estimated step, as `kvib.estimate` but with memory and guard; learns from the round.
@@ -237,7 +325,9 @@ class Sampler:
     ) -> None:
         """Learn from a round that `begin` began; `Estimation.finish` calls it."""
         with self._lock:
-            self.update(cohort, norms)
+            self._ledger.check(cohort)
+            self._warn_of_silence(cohort, ~np.isnan(norms))
+            self._learn(cohort, cohort_norms(cohort, norms))
             answered = ~np.isnan(norms)
             self.sketches.keep(cohort.take(answered), sketches[answered])
             if self.guard is not None:
@@ -254,8 +344,9 @@ class Sampler:
         """
         if not self.procedure.uses_variables:
             return None
-        weight = self.weights[ids, None]
-        sketches = self.sketches.filled(ids, self.weights)
+        weights = self.weights
+        weight = weights[ids, None]
+        sketches = self.sketches.filled(ids, weights)
         return np.concatenate([weight, weight * self.variables[ids], weight * sketches], axis=1)
 
     def probabilities(
@@ -263,11 +354,22 @@ class Sampler:
         available: ArrayLike | None = None,
         budget: float | None = None,
         norms: ArrayLike | None = None,
+        *,
+        absent: ArrayLike | None = None,
     ) -> FloatArray:
         """Expected counts of all clients for the coming round, [N]; same arguments as `draw`."""
         with self._lock:
-            plan = self._plan(available, budget, norms)
-        everybody = np.zeros(len(self))
+            self._release()
+            requested, everybody = self._requested(budget), np.zeros(len(self))
+            anybody = available is None and norms is None and absent is None
+            if anybody and self._index is not None and len(self._index):
+                self._must_be_listed(available)
+                spent = min(requested, self._index.price.sum())
+                ids = np.flatnonzero(self._index.main.place[: len(self)] >= 0)
+                everybody[ids] = self._index.expected(self._mixture(self._index, spent), ids)
+                return everybody
+            away = None if absent is None else available_ids(np.asarray(absent), len(self))
+            plan = self._plan(available, requested, norms, away)
         everybody[plan.ids] = plan.expected
         return everybody
 
@@ -279,7 +381,201 @@ class Sampler:
             told = self.policy.forecast(self._state, self._ledger.round, level)
             ids = np.arange(len(self))
             back = np.sqrt(self._reach(ids) * rates.at(self._availability, ids))
-            return Forecasts(*(back * part for part in told))
+            return Forecasts(*(back * part[: len(self)] for part in told))
+
+    def admit(self, key: Hashable) -> Admission:
+        """Whether the client that asks takes part in the current round, and with what coefficient.
+
+        For fleets that are not listed: every client tosses its own coin, made of (seed, round,
+        key), so the answer is the same however often and in whatever order they ask, and from
+        every server that loaded the same state. `gather` ends the round.
+
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.KVib(), [1, 2, 3], 1, keys=["ann", "bob", "eve"])
+        >>> here = [name for name in ("eve", "ann") if sampler.admit(name)]
+        >>> cohort = sampler.gather(here)
+        """
+        with self._lock:
+            p = self._chance(self.population.ids([key]))
+            if not coin(self.seed, self.round, key) < p:
+                return Admission(False, 0.0)
+            ids = self.population.ids([key])
+            q = float(self._reach(ids)[0])
+            return Admission(True, float(self.population.share(ids)[0]) / (q * p))
+
+    def gather(self, keys: Sequence[Hashable]) -> Cohort:
+        """End a round of check-ins: the cohort of those who asked and were admitted.
+
+        The estimate stands for those who checked in, or for all where the sampler was told with
+        which probability clients do (`availability`).
+        """
+        with self._lock:
+            ids = np.unique(self.population.ids(keys))
+            p = np.array([self._chance(ids[k : k + 1]) for k in range(len(ids))])
+            tossed = [coin(self.seed, self.round, key) for key in self.population.keys(ids)]
+            refused = np.flatnonzero(np.array(tossed) >= p)
+            if len(refused):
+                [name] = self.population.keys(ids[refused[:1]])
+                raise ValueError(f"client {name!r} was not admitted to round {self.round}")
+            self._open = None
+            return self._opened(self._cohort(ids, p), self.budget, self.budget)
+
+    def _chance(self, ids: IntArray) -> float:
+        """p of one client in the round that is open for check-in."""
+        if self.procedure is not independent:
+            raise ValueError(
+                f"only independent coins can be tossed one by one, not {self.procedure!r}; make "
+                "the sampler with procedure=kvib.independent"
+            )
+        if self._open is None:
+            self._release()
+            index = self._index
+            if index is not None:
+                self._open = partial(index.expected, self._mixture(index, self.budget))
+            else:
+                everybody = self.probabilities()
+                self._open = lambda ids: everybody[ids]
+        waits = self._index is not None and self._index.main.place[ids[0]] < 0
+        return 0.0 if waits else float(self._open(ids)[0])
+
+    def _refuse_check_in(self, what: str) -> None:
+        if self._open is not None:
+            raise ValueError(
+                f"round {self.round} is open for check-in, and its probabilities must not change; "
+                f"gather(keys) ends it, then {what}"
+            )
+
+    def ids(self, keys: Any) -> IntArray:
+        """Ids of clients by their keys."""
+        return self.population.ids(keys)
+
+    def keys(self, ids: ArrayLike) -> list[Hashable]:
+        """What these clients are called."""
+        return self.population.keys(ids)
+
+    def join(
+        self,
+        weights: ArrayLike,
+        keys: Sequence[Hashable] | None = None,
+        cost: ArrayLike | None = None,
+    ) -> IntArray:
+        """Clients come, or come back with their history; their ids. Costs nothing in N.
+
+        Args:
+            weights: of each, in the units of the weights at the beginning.
+            keys: of each, where clients have keys.
+            cost: of each, where drawing has costs.
+        """
+        given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
+        with self._lock:
+            self._refuse_check_in("join")
+            self._can_change()
+            fresh, back = self.population.prepare(keys, len(given))
+            price = checked_cost(cost, len(given))
+            if (price is None) != (self.cost is None):
+                raise ValueError("give newcomers a cost if, and only if, the others have one")
+            ids = np.empty(len(given), np.int64)
+            returning = np.isin(np.arange(len(given)), self._positions(keys, back))
+            ids[returning], ids[~returning] = back, fresh
+            own = given / self.population.unit
+            new_keys = (
+                None if keys is None else [k for k, r in zip(keys, returning, strict=True) if not r]
+            )
+            self._make_room(len(self) + len(fresh))
+            self.population.add(fresh, own[~returning], new_keys)
+            if self.cost is not None and price is not None:
+                self.cost[ids] = price
+            self._state = self.policy.enter(self._state, fresh, own[~returning])
+            self._come_back(back, own[returning])
+            self._resized(ids)
+            return ids
+
+    def _positions(self, keys: Sequence[Hashable] | None, back: IntArray) -> IntArray:
+        """Where in `keys` those are who come back."""
+        if keys is None or len(back) == 0:
+            return np.empty(0, np.int64)
+        names = set(self.population.keys(back))
+        return np.array([k for k, key in enumerate(keys) if key in names], np.int64)
+
+    def _come_back(self, ids: IntArray, weights: FloatArray) -> None:
+        self.population.come_back(ids)
+        ratio = self.population.reweigh(ids, weights)
+        self._state = self.policy.reweigh(self._state, ids, weights, ratio)
+
+    def leave(self, keys: Any) -> None:
+        """Clients go, with their share of the objective; their history is kept for a return."""
+        with self._lock:
+            self._refuse_check_in("leave")
+            self._can_change()
+            ids = np.unique(self.population.ids(keys))
+            away = ids[~self.population.is_here(ids)]
+            if len(away):
+                raise ValueError(f"client {self.population.keys(away)[0]!r} has left before")
+            if len(ids) == len(self.population):
+                raise ValueError("all clients would be gone; end the run instead")
+            if self._index is not None:
+                self._index.remove(ids[self._index.main.place[ids] >= 0])
+            self.resting.drop(ids)
+            self.population.leave(ids)
+            self._resized(ids[:0])
+
+    def reweigh(self, keys: Any, weights: ArrayLike) -> None:
+        """Weights of clients change, in the units of the weights at the beginning."""
+        given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
+        with self._lock:
+            self._refuse_check_in("reweigh")
+            self._can_change()
+            ids = self.population.ids(keys)
+            if len(ids) != len(given) or len(np.unique(ids)) != len(ids):
+                raise ValueError(f"{len(given)} weights for {len(ids)} clients; give one each")
+            inside = ids[:0]
+            if self._index is not None:
+                inside = ids[self._index.main.place[ids] >= 0]
+                self._index.remove(inside)
+            own = given / self.population.unit
+            ratio = self.population.reweigh(ids, own)
+            self._state = self.policy.reweigh(self._state, ids, own, ratio)
+            if self._index is not None:
+                self._index.insert(inside)
+
+    def _can_change(self) -> None:
+        """Refuse what has one entry per client and nobody to give newcomers theirs."""
+        fixed = {
+            "an estimator that remembers updates": self.remembered is not None,
+            "sketches": self.sketches.size > 0,
+            "variables": self.variables.shape[1] > 0,
+            "response or availability of each client": max(
+                len(self._response.known), len(self._availability.known)
+            )
+            > 1,
+        }
+        for name, there in fixed.items():
+            if there:
+                raise ValueError(
+                    f"a sampler with {name} has a fixed population; start a new one, or do without"
+                )
+
+    def _make_room(self, needed: int) -> None:
+        """Arrays for so many ids, grown by half when they are full."""
+        before = len(self.population.raw)
+        room = self.population.widen(needed)
+        if room == before:
+            return
+        more = room - before
+        wider = {name: _padded(getattr(self._state, name), more) for name in self.policy.per_client}
+        self._state = self._state._replace(**wider)
+        if self.cost is not None:
+            self.cost = _padded(self.cost, more)
+        self._response = rates.widened(self._response, room)
+        self._availability = rates.widened(self._availability, room)
+        if self._index is not None:
+            self._index.widen(room)
+
+    def _resized(self, joined: IntArray) -> None:
+        clients = len(self.population)
+        self._state = self.policy.resized(self._state, clients, min(self.budget, clients))
+        if self._index is not None:
+            self._index.insert(joined)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically."""
@@ -300,36 +596,12 @@ class Sampler:
             procedure: likewise.
         """
         about, arrays = storage.read(path, "sampler")
-        return cls._restored(about, arrays, policy, procedure)
+        return saving.restored(cls, about, arrays, policy, procedure)
 
     def packed(self) -> Arrays:
         """Everything as arrays, to be kept in a file of your own; see `unpacked`."""
         with self._lock:
-            about = {
-                "policy": storage.describe_policy(self.policy),
-                "procedure": self.procedure.name,
-                "budget": self.budget,
-                "seed": self.seed,
-                "round": self._ledger.round,
-                "token": self._ledger.token,
-                "estimator": storage.describe(self.estimator),
-                "guard": storage.describe(self.guard),
-                "sketch": self.sketches.size,
-                "usual step": None if math.isnan(self.usual_step) else self.usual_step,
-            }
-            memory = {} if self.remembered is None else self.remembered.packed()
-            arrays = {
-                "header": storage.header("sampler", about),
-                "weights": self.weights,
-                "updated": np.frombuffer(bytes(self._ledger.updated), dtype=np.uint8),
-                **storage.pack("state", self._state),
-                **storage.pack("response", self._response),
-                **storage.pack("availability", self._availability),
-                "variables": self.variables,
-                **{f"sketches.{name}": array for name, array in self.sketches.packed().items()},
-                **{f"estimator.{name}": array for name, array in memory.items()},
-            }
-            return {name: np.array(array) for name, array in arrays.items()}
+            return saving.packed(self)
 
     @classmethod
     def unpacked(
@@ -341,77 +613,87 @@ class Sampler:
         """The sampler that `packed` packed."""
         about = storage.about(arrays["header"], "sampler")
         copies = {name: np.array(array) for name, array in arrays.items()}
-        return cls._restored(about, copies, policy, procedure)
+        return saving.restored(cls, about, copies, policy, procedure)
 
-    @classmethod
-    def _restored(
-        cls,
-        about: dict[str, Any],
-        arrays: Arrays,
-        policy: Policy[Any] | None,
-        procedure: Procedure | None,
-    ) -> "Sampler":
-        missing = _HEADER - set(about) | _ARRAYS - set(arrays)
-        if missing or len(arrays["updated"]) != about["round"]:
-            raise ValueError(f"not a whole kvib sampler file: {missing or 'rounds'} missing")
-        policy = storage.restore_policy(about["policy"], policy)
-        procedure = PROCEDURES.get(about["procedure"]) if procedure is None else procedure
-        if procedure is None:
-            raise ValueError(
-                f"{about['procedure']!r} is not one of kvib's procedures; give it: "
-                "Sampler.load(path, procedure=…)"
-            )
-        weights = np.array(arrays["weights"])
-        sampler = cls(
-            policy,
-            weights,
-            about["budget"],
-            procedure,
-            seed=about["seed"],
-            estimator=storage.described(about["estimator"]),
-            guard=storage.described(about["guard"]),
-            variables=arrays["variables"],
-            sketch=about["sketch"],
-        )
-        sampler.sketches.restore(storage.part(arrays, "sketches"))
-        sampler.usual_step = math.nan if about["usual step"] is None else about["usual step"]
-        weights.flags.writeable = False
-        sampler.weights = weights  # exactly as saved: normalising again may change the last digit
-        if sampler.remembered is not None:
-            sampler.remembered._weights = weights
-            sampler.remembered.restore(storage.part(arrays, "estimator"))
-        sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))
-        for name in ("response", "availability"):
-            fresh = getattr(sampler, f"_{name}")
-            restored = storage.unpack(name, fresh, arrays, len(sampler))
-            setattr(sampler, f"_{name}", rates.checked(restored, len(sampler)))
-        updated = arrays["updated"].tobytes()
-        sampler._ledger = Ledger(about["token"], about["round"], updated)
-        return sampler
+    def _indexed(self) -> Index:
+        """An index of nobody yet."""
+        weights = None
+        if self.policy.exploration(self._state, 0).by_weight:
+            weights = self._by_price(lambda ids: self.population.raw[ids])
+        scores = self._by_price(lambda ids: self.policy.scores(self._state, ids))
+        return Index(len(self.population.raw), scores, self._prices, weights)
+
+    def _by_price(
+        self, scores: Callable[[IntArray], FloatArray]
+    ) -> Callable[[IntArray], FloatArray]:
+        """score/√price: whom to prefer when the budget is spent on prices."""
+        if self.cost is None and not self._pays_for_answers:
+            return scores
+        return lambda ids: scores(ids) / np.sqrt(self._prices(ids))
+
+    def _mixture(self, index: Index, budget: float) -> Any:
+        mix, _, _ = self.policy.exploration(self._state, self._ledger.round)
+        return index.mixture(budget, mix, self.procedure.cap)
+
+    @property
+    def _pays_for_answers(self) -> bool:
+        """Over-selection with known rates: who answers seldom costs little."""
+        return self.over_select and rates.is_known(self._response)
+
+    def _prices(self, ids: IntArray) -> FloatArray:
+        """What drawing these clients takes from the budget, [m]."""
+        price = np.ones(len(ids)) if self.cost is None else self.cost[ids]
+        return price * rates.at(self._response, ids) if self._pays_for_answers else price
+
+    def _requested(self, budget: float | None) -> float:
+        """The budget of a round, raised where it counts answers whose rate is being learned."""
+        given = self.budget if budget is None else checked_budget(budget, len(self), self.cost)
+        if self.over_select and not rates.is_known(self._response):
+            return given / rates.common(self._response)
+        return given
+
+    def _release(self) -> None:
+        """Whoever has waited long enough can be drawn again."""
+        free = self.resting.released(self._ledger.round)
+        if self._index is not None:
+            self._index.insert(free)
 
     def _plan(
-        self, available: ArrayLike | None, budget: float | None, norms: ArrayLike | None
+        self,
+        available: ArrayLike | None,
+        requested: float,
+        norms: ArrayLike | None,
+        away: IntArray | None,
     ) -> _Plan:
-        ids = self._available(available)
-        requested = self.budget if budget is None else checked_budget(budget, len(self))
+        ids = self._eligible(available, away)
         state = self._informed(norms)
-        K = min(requested, len(ids))
+        priced = self.cost is not None or self._pays_for_answers
+        prices = self._prices(ids) if priced else None
+        K = min(requested, len(ids) if prices is None else float(prices.sum()))
         if len(ids) == 0:
             return _Plan(ids, np.empty(0), 0.0, requested)
+        known = {"weights": self.population.share(ids), "cost": prices}
         cap = self.procedure.cap
-        known = {"weights": self.weights[ids]}
         expected = self.policy.expected(state, ids, self._ledger.round, K, cap, **known)
-        spent = float(expected.sum())  # K but for rounding, or less where the policy says so (AOCS)
+        # K but for rounding, or less where the policy says so (AOCS)
+        spent = float((expected if prices is None else expected * prices).sum())
         return _Plan(ids, expected, K if math.isclose(spent, K, rel_tol=1e-9) else spent, requested)
 
-    def _available(self, available: ArrayLike | None) -> IntArray:
+    def _eligible(self, available: ArrayLike | None, away: IntArray | None) -> IntArray:
+        """Ids that can be drawn, ascending."""
+        self._must_be_listed(available)
+        ids = available_ids(available, len(self))
+        out = [list(self.population.gone), self.resting.ids, [] if away is None else away]
+        excluded = np.concatenate([np.asarray(part, np.int64) for part in out])
+        return np.setdiff1d(ids, excluded) if len(excluded) else ids
+
+    def _must_be_listed(self, available: ArrayLike | None) -> None:
         always = rates.is_known(self._availability) and (self._availability.known == 1).all()
         if available is None and not always:
             raise ValueError(
                 "this sampler divides by the availability of clients, so each draw must be told "
                 "who is there: draw(available=…)"
             )
-        return available_ids(available, len(self))
 
     def _informed(self, norms: ArrayLike | None) -> Any:
         """The state to draw with: with all norms, if the policy wants them."""
@@ -423,7 +705,7 @@ class Sampler:
                 )
             return self._state
         ids = np.arange(len(self))
-        feedback = self.weights * all_norms(norms, len(self))
+        feedback = self.population.raw[ids] * all_norms(norms, len(self))
         reach, availability = self._reach(ids), rates.at(self._availability, ids)
         return self.policy.inform(self._state, _feedback(feedback, reach, availability))
 
@@ -452,6 +734,11 @@ class Sampler:
                 "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it",
                 stacklevel=3,
             )
+
+
+def _padded(array: FloatArray, more: int) -> FloatArray:
+    """Room at the end of the last axis."""
+    return np.concatenate([array, np.zeros((*array.shape[:-1], more), array.dtype)], axis=-1)
 
 
 def _feedback(pi: FloatArray, reach: FloatArray, availability: FloatArray) -> FloatArray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import storage
+from kvib import saving, storage
 from kvib.checks import checked_weights
 from kvib.journal.access import Lock
 from kvib.journal.file import JournalFile, create
@@ -124,8 +124,7 @@ def _continued(home: Path, given: dict[str, Any]) -> Journalled:
         arrays, weights = file.arrays("now"), file.array("begun", "weights")
         about = storage.about(arrays["header"], "sampler")
         policy = given["policy"] if own else None
-        sampler = Journalled._restored(about, arrays, policy, given.get("procedure"))
-        assert isinstance(sampler, Journalled)
+        sampler = saving.restored(Journalled, about, arrays, policy, given.get("procedure"))
         if given.get("policy", sampler.policy) != sampler.policy:
             raise _differs(file, "policy", sampler.policy, given["policy"])
         same = np.array_equal(weights, sampler.weights)  # then kept once

@@ -4,7 +4,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from types import MappingProxyType
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvib.checks import cohort_norms
-from kvib.cohort import BoolArray, Cohort, FloatArray
+from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray
 from kvib.estimators import deviation
 from kvib.journal import cohorts
 from kvib.journal.access import Lock, torn
@@ -49,7 +49,6 @@ class Journalled(Sampler):
 
     _file: JournalFile | None = None
     _stopped = "it has no file; open one with kvib.journalled(path, …)"
-    _doing = False
     _held: Lock
 
     def _start(self, file: JournalFile, weights: FloatArray) -> None:
@@ -79,9 +78,13 @@ class Journalled(Sampler):
         available: ArrayLike | None = None,
         budget: float | None = None,
         norms: ArrayLike | None = None,
+        *,
+        absent: ArrayLike | None = None,
     ) -> Cohort:
         """As `Sampler.draw`; durable before the cohort is returned."""
         given: Record = {}
+        if absent is not None:
+            given["given absent"] = np.asarray(absent, dtype=np.int64)
         if available is not None:
             given["given available"] = np.asarray(available)
         if budget is not None:
@@ -91,15 +94,41 @@ class Journalled(Sampler):
         cohort: Cohort = self._do("draw", None, given)
         return cohort
 
+    def gather(self, keys: Sequence[Hashable]) -> Cohort:
+        """As `Sampler.gather`, likewise."""
+        cohort: Cohort = self._do("draw", None, {"checked in": _keys(keys)})
+        return cohort
+
+    def join(
+        self,
+        weights: ArrayLike,
+        keys: Sequence[Hashable] | None = None,
+        cost: ArrayLike | None = None,
+    ) -> IntArray:
+        """As `Sampler.join`, likewise."""
+        record: Record = {"weights": np.atleast_1d(np.asarray(weights, np.float64))}
+        if keys is not None:
+            record["keys"] = _keys(keys)
+        if cost is not None:
+            record["cost"] = np.asarray(cost, np.float64)
+        ids: IntArray = self._do("join", None, record)
+        return ids
+
+    def leave(self, keys: Any) -> None:
+        """As `Sampler.leave`, likewise."""
+        self._do("leave", None, {"keys": _keys(keys)})
+
+    def reweigh(self, keys: Any, weights: ArrayLike) -> None:
+        """As `Sampler.reweigh`, likewise."""
+        new = np.atleast_1d(np.asarray(weights, np.float64))
+        self._do("reweigh", None, {"keys": _keys(keys), "weights": new})
+
     def update(self, cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> None:
         """As `Sampler.update`, of norms in single precision; durable before it returns.
 
         The same once more is ignored, so that a server may repeat what it is unsure of.
         """
         with self._lock:
-            if self._doing:  # Sampler.finish passes through here
-                super().update(cohort, norms)
-                return
             values = _single(cohort_norms(cohort, norms))
             if not self._heard(cohort, values):
                 super()._warn_of_silence(cohort, ~np.isnan(values))
@@ -204,11 +233,10 @@ class Journalled(Sampler):
             return done.result
 
     def _again(self, kind: str, round: int | None, record: Record) -> Done:
-        started, self._doing = time.perf_counter(), True
+        started = time.perf_counter()
         try:
             return KINDS[kind](self, round, record)
         finally:
-            self._doing = False
             self._spent += time.perf_counter() - started
 
     def _replay(self, event: Event) -> None:
@@ -293,7 +321,10 @@ def _draw(sampler: Journalled, round: int | None, record: Record) -> Done:
         for name, value in record.items()
         if name.startswith("given ")
     }
-    cohort = Sampler.draw(sampler, **given)
+    if "checked in" in record:
+        cohort = Sampler.gather(sampler, record["checked in"])
+    else:
+        cohort = Sampler.draw(sampler, **given)
     sampler._recent[cohort.round] = replace(cohort, pairs=None)  # they hold on to [N] numbers
     numbers = {
         "size": len(cohort),
@@ -316,10 +347,28 @@ def _finish(sampler: Journalled, round: int | None, record: Record) -> Done:
     return _learned(sampler, cohort, norms)
 
 
+def _join(sampler: Journalled, round: int | None, record: Record) -> Done:
+    ids = Sampler.join(sampler, record["weights"], record.get("keys"), record.get("cost"))
+    return Done(outcome={"ids": ids}, result=ids)
+
+
+def _leave(sampler: Journalled, round: int | None, record: Record) -> Done:
+    Sampler.leave(sampler, record["keys"])
+    return Done()
+
+
+def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
+    Sampler.reweigh(sampler, record["keys"], record["weights"])
+    return Done()
+
+
 KINDS: dict[str, Callable[[Journalled, int | None, Record], Done]] = {
     "draw": _draw,
     "update": _update,
     "finish": _finish,
+    "join": _join,
+    "leave": _leave,
+    "reweigh": _reweigh,
 }
 """Everything that changes a sampler, and how it is done, the first time and again."""
 
@@ -342,6 +391,12 @@ def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
         "norms": _digest(norms.astype(np.float32)),
     }
     return Done(cohort.round, {}, numbers)
+
+
+def _keys(given: Any) -> list[Any]:
+    """Keys as JSON can say them."""
+    listed = [given] if isinstance(given, str | int) else list(given)
+    return [key.item() if isinstance(key, np.integer) else key for key in listed]
 
 
 def _single(norms: FloatArray) -> NDArray[np.float32]:

@@ -53,6 +53,9 @@ class ForecastState(NamedTuple):
     """Variance that an offset gains in a round."""
     returns: FloatArray
     """Moments of (gap, squared change) of clients seen again: n, Σg, Σg², Σc, Σgc, [5]."""
+    middle: float
+    """Mean of log λ at the beginning, and 1 / its deviation: the units of its feature."""
+    narrow: float
     level: float
     """The largest log score at the last refit: the unit of scores."""
     fitted: int
@@ -120,6 +123,8 @@ class Forecast(Policy[ForecastState]):
             spread=SPREAD,
             drift=DRIFT,
             returns=np.zeros(5),
+            middle=float(log_weight.mean()),
+            narrow=_narrow(log_weight),
             level=float(log_weight.max()),
             fitted=0,
             round=-1,
@@ -158,6 +163,24 @@ class Forecast(Policy[ForecastState]):
         due = t - state.fitted >= max(1, state.fitted // 4)
         return _refitted(state, t) if due else state
 
+    def enter(self, state: ForecastState, ids: IntArray, weights: FloatArray) -> ForecastState:
+        """Never seen; the place of their weights among the others' says what to expect."""
+        state.offset[ids] = state.precision[ids] = state.seen[ids] = 0.0
+        state.features[0, ids] = 1.0
+        return self._weighed(state, ids, weights)
+
+    def reweigh(
+        self, state: ForecastState, ids: IntArray, weights: FloatArray, ratio: FloatArray
+    ) -> ForecastState:
+        """Norms are those of updates, whatever they weigh."""
+        return self._weighed(state, ids, weights)
+
+    def _weighed(self, state: ForecastState, ids: IntArray, weights: FloatArray) -> ForecastState:
+        state.log_weight[ids] = np.log(weights)
+        state.features[1, ids] = (state.log_weight[ids] - state.middle) * state.narrow
+        _score(state, ids, max(state.round, 0))
+        return state
+
     def forecast(self, state: ForecastState, round: int, level: float = 0.9) -> Forecasts:
         """Medians of ‖g‖ and intervals that hold it with this probability, [N]."""
         ids, x = np.arange(len(state.offset)), state.features
@@ -176,9 +199,13 @@ class Forecast(Policy[ForecastState]):
 def _standard(x: FloatArray) -> FloatArray:
     """Centred, with deviation 1; logarithms where all are positive, zeros where all are alike."""
     logs = np.log(x) if (x > 0).all() else x
-    off = logs - logs.mean()
-    scale = off.std()
-    return np.asarray(off / scale if scale > 1e-9 else 0 * off)
+    return np.asarray((logs - logs.mean()) * _narrow(logs))
+
+
+def _narrow(x: FloatArray) -> float:
+    """1 / deviation; 0 where all are alike."""
+    scale = float((x - x.mean()).std())
+    return 1 / scale if scale > 1e-9 else 0.0
 
 
 def _age(state: ForecastState, ids: IntArray, t: int) -> FloatArray:

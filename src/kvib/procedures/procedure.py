@@ -31,6 +31,8 @@ class Procedure:
     """The largest expected count it can give: 1, or no limit when drawing with replacement."""
     uses_variables: bool = False
     """Whether it keeps the totals of what is known of the clients (`variables`)."""
+    by_index: Callable[[Any, Any, Any], IntArray] | None = None
+    """(index, mixture, rng) → ids of the drawn, ascending, without a look at all clients."""
 
     def __call__(
         self,

@@ -1,0 +1,305 @@
+"""Clients sorted by the exponent of a score: threshold, draws and changes that never look at all.
+
+A client with score s lies in the bucket (2^(e−1), 2^e] that holds s. Buckets are segments of one
+array, so that moving a client from one to the next moves a border. The scores themselves stay where
+they are: whoever calls knows them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvib import compiled
+from kvib.cohort import Arrays, FloatArray, IntArray
+
+EXPONENTS = 2048
+"""One bucket for each exponent that a float64 can have."""
+ZERO = 1023
+"""The bucket of scores in (½, 1]."""
+SMALLEST = 2.0**-1000
+"""Scores below it count as this: a score of 0 would mean probability 0."""
+_CHUNK = 1 << 20
+
+Scores = Callable[[IntArray], FloatArray]
+
+
+class Threshold(NamedTuple):
+    """c of p = min(1, c·score)."""
+
+    c: float
+    certain: IntArray
+    """Clients with p = 1, ascending."""
+
+
+class Buckets:
+    """Who is in which bucket, and what the scores of each sum to."""
+
+    def __init__(self, room: int) -> None:
+        self.order: NDArray[np.int32] = np.full(room, -1, np.int32)
+        """Clients, bucket by bucket."""
+        self.place: NDArray[np.int32] = np.full(room, -1, np.int32)
+        """Where each client is in `order`; −1: nowhere."""
+        self.start = np.zeros(EXPONENTS + 1, np.int64)
+        """Where each bucket begins in `order`."""
+        self.sums = np.zeros((2, EXPONENTS))
+        """Σ price·score of each bucket and the rounding error of that sum: after any number of
+        changes it is as good as a sum made afresh."""
+
+    def __len__(self) -> int:
+        return int(self.start[-1])
+
+    def widen(self, room: int) -> None:
+        """Room for more clients."""
+        more = np.full(room - len(self.place), -1, np.int32)
+        self.order = np.concatenate([self.order, more])
+        self.place = np.concatenate([self.place, more])
+
+    def build(self, ids: IntArray, scores: Scores, prices: Scores) -> None:
+        """Put these clients in, and nobody else."""
+        self.place[:], self.sums[:] = -1, 0.0
+        counts = np.zeros(EXPONENTS, np.int64)
+        parts = range(0, len(ids), _CHUNK)
+        for low in parts:
+            some = ids[low : low + _CHUNK]
+            s = scores(some)
+            compiled.run(_count, s, prices(some) * s, counts, self.sums)
+        self.start[1:] = np.cumsum(counts)
+        free = self.start[:-1].copy()
+        for low in parts:
+            some = ids[low : low + _CHUNK]
+            compiled.run(_fill, some, scores(some), free, self.order, self.place)
+
+    def insert(self, ids: IntArray, scores: FloatArray, prices: FloatArray) -> None:
+        """Put clients in that are nowhere."""
+        compiled.run(_insert, ids, scores, prices * scores, *self._arrays())
+
+    def remove(self, ids: IntArray, scores: FloatArray, prices: FloatArray) -> None:
+        """Take clients out."""
+        compiled.run(_remove, ids, scores, prices * scores, *self._arrays())
+
+    def change(self, ids: IntArray, old: FloatArray, new: FloatArray, prices: FloatArray) -> None:
+        """Clients that are in, with new scores."""
+        compiled.run(_change, ids, old, new, prices, *self._arrays())
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.order, self.place, self.start, self.sums
+
+    def packed(self) -> Arrays:
+        """All but what follows from it."""
+        return {"order": self.order[: len(self)], "start": self.start, "sums": self.sums}
+
+    def restore(self, arrays: Arrays) -> None:
+        """What `packed` packed."""
+        order, ends = arrays["order"], np.diff(arrays["start"])
+        if (ends < 0).any() or ends.sum() != len(order) or len(np.unique(order)) != len(order):
+            raise ValueError("not a whole kvib sampler file: its index is torn")
+        self.start[:], self.sums[:] = arrays["start"], arrays["sums"]
+        self.order[: len(order)] = order
+        self.place[:] = -1
+        self.place[order] = np.arange(len(order))
+
+    def members(self, bucket: int) -> IntArray:
+        """Clients of one bucket."""
+        return self.order[self.start[bucket] : self.start[bucket + 1]].astype(np.int64)
+
+    def occupied(self) -> IntArray:
+        """Buckets with clients in them, ascending."""
+        return np.flatnonzero(np.diff(self.start))
+
+    def threshold(
+        self, budget: float, scores: Scores, prices: Scores, cap: float = 1.0
+    ) -> Threshold:
+        """c with Σ price·min(cap, c·score) = budget.
+
+        From the top down: whoever exceeds the cap is taken out and the rest share what is left.
+        A bucket is opened only if its upper end exceeds the cap, and then it holds few: scores in
+        it differ by a factor of 2, so its prices are at most twice what is left of the budget.
+        """
+        occupied = self.occupied()
+        sums = self.sums[:, occupied].sum(axis=0)
+        below = np.concatenate([[0.0], np.cumsum(sums)])  # Σ of the lower ones: no cancellation
+        left, rest, certain, least = budget, float(below[-1]), [], 0.0
+        for k in range(len(occupied) - 1, -1, -1):
+            rest = float(below[k + 1])
+            if not np.isfinite(cap) or upper_end(occupied[k]) * left < cap * rest:
+                break
+            ids = self.members(int(occupied[k]))
+            s = scores(ids)
+            falling = np.lexsort((ids, -s))
+            ids, s, price = ids[falling], s[falling], prices(ids[falling])
+            tails = below[k] + np.cumsum((price * s)[::-1])[::-1]
+            spent = cap * np.concatenate([[0.0], np.cumsum(price)])
+            over = s * (left - spent[:-1]) >= cap * tails
+            n = len(over) if over.all() else int(np.argmin(over))
+            certain.append(ids[:n])
+            if n:  # whoever is certain stays so, also where rounding leaves nothing of the budget
+                least = cap / float(s[n - 1])
+            left -= float(spent[n])
+            rest = float(below[k] if n == len(ids) else tails[n])
+            if n < len(ids):
+                break
+        c = max(left / rest, least) if rest > 0 else np.inf
+        return Threshold(c, np.sort(np.concatenate([np.empty(0, np.int64), *certain])))
+
+    def candidates(
+        self, bound: Callable[[FloatArray], FloatArray], rng: np.random.Generator
+    ) -> tuple[IntArray, FloatArray]:
+        """Every client independently with a probability that is the same for its whole bucket:
+        `bound` of the largest score that the bucket may hold; and that bound.
+
+        Jumps between hits are geometric, so the cost is that of the hits.
+        """
+        buckets = self.occupied()
+        bounds = np.minimum(bound(upper_end(buckets)), 1.0)
+        buckets, bounds = buckets[bounds > 0], bounds[bounds > 0]
+        first, last = self.start[buckets], self.start[buckets + 1]
+        at, whose = compiled.run(_walk, first, last, bounds, rng=rng)
+        return self.order[at].astype(np.int64), bounds[whose]
+
+
+def upper_end(bucket: Any) -> Any:
+    """2^e: no score in the bucket exceeds it."""
+    return np.ldexp(1.0, np.asarray(bucket) - ZERO)
+
+
+def _bucket(score: float) -> int:
+    mantissa, exponent = math.frexp(max(score, SMALLEST))
+    if mantissa == 0.5:  # a power of two is the upper end of its bucket
+        exponent -= 1
+    return exponent + ZERO
+
+
+def _add(sums: FloatArray, b: int, x: float) -> None:
+    """Knuth's exact sum of two numbers: what rounding loses goes to the second row."""
+    before = sums[0, b]
+    after = before + x
+    part = after - before
+    sums[0, b] = after
+    sums[1, b] += (before - (after - part)) + (x - part)
+
+
+def _count(scores: FloatArray, masses: FloatArray, counts: IntArray, sums: FloatArray) -> None:
+    for k in range(len(scores)):
+        b = _bucket(scores[k])
+        counts[b] += 1
+        _add(sums, b, masses[k])
+
+
+def _fill(
+    ids: IntArray, scores: FloatArray, free: IntArray, order: IntArray, place: IntArray
+) -> None:
+    for k in range(len(ids)):
+        b = _bucket(scores[k])
+        order[free[b]] = ids[k]
+        place[ids[k]] = free[b]
+        free[b] += 1
+
+
+def _move(
+    client: int, source: int, target: int, order: IntArray, place: IntArray, start: IntArray
+) -> None:
+    """The client changes places with the last of its bucket, then the border passes it; and so on,
+    or with the first, downwards."""
+    while source < target:
+        source += 1
+        start[source] -= 1
+        _swap(client, start[source], order, place)
+    while source > target:
+        _swap(client, start[source], order, place)
+        start[source] += 1
+        source -= 1
+
+
+def _swap(client: int, position: int, order: IntArray, place: IntArray) -> None:
+    other = order[position]
+    order[place[client]], place[other] = other, place[client]
+    order[position], place[client] = client, position
+
+
+def _taken(b: int, mass: float, start: IntArray, sums: FloatArray) -> None:
+    """Subtract a mass from a bucket that may now be empty."""
+    if start[b] == start[b + 1]:
+        sums[0, b] = sums[1, b] = 0.0
+    else:
+        _add(sums, b, -mass)
+
+
+def _insert(
+    ids: IntArray,
+    scores: FloatArray,
+    masses: FloatArray,
+    order: IntArray,
+    place: IntArray,
+    start: IntArray,
+    sums: FloatArray,
+) -> None:
+    last = len(start) - 2
+    for k in range(len(ids)):
+        b = _bucket(scores[k])
+        order[start[last + 1]], place[ids[k]] = ids[k], start[last + 1]
+        start[last + 1] += 1
+        _move(ids[k], last, b, order, place, start)
+        _add(sums, b, masses[k])
+
+
+def _remove(
+    ids: IntArray,
+    scores: FloatArray,
+    masses: FloatArray,
+    order: IntArray,
+    place: IntArray,
+    start: IntArray,
+    sums: FloatArray,
+) -> None:
+    last = len(start) - 2
+    for k in range(len(ids)):
+        b = _bucket(scores[k])
+        _move(ids[k], b, last, order, place, start)
+        start[last + 1] -= 1
+        _swap(ids[k], start[last + 1], order, place)
+        place[ids[k]] = -1
+        _taken(b, masses[k], start, sums)
+
+
+def _change(
+    ids: IntArray,
+    old: FloatArray,
+    new: FloatArray,
+    prices: FloatArray,
+    order: IntArray,
+    place: IntArray,
+    start: IntArray,
+    sums: FloatArray,
+) -> None:
+    for k in range(len(ids)):
+        source, target = _bucket(old[k]), _bucket(new[k])
+        if source != target:
+            _move(ids[k], source, target, order, place, start)
+        _taken(source, prices[k] * old[k], start, sums)
+        _add(sums, target, prices[k] * new[k])
+
+
+def _walk(
+    first: IntArray, last: IntArray, bounds: FloatArray, rng: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Positions hit, and the segment of each."""
+    at, whose = np.empty(64, np.int64), np.empty(64, np.int64)
+    n = 0
+    for k in range(len(first)):
+        position = first[k] - 1
+        while True:
+            jump = 1 if bounds[k] >= 1.0 else rng.geometric(bounds[k])
+            # beyond the end, without a sum that could overflow; or beyond what an integer can hold
+            if not 1 <= jump < last[k] - position:
+                break
+            position += jump
+            if n == len(at):
+                more, other = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64)
+                more[:n], other[:n] = at, whose
+                at, whose = more, other
+            at[n], whose[n] = position, k
+            n += 1
+    return at[:n], whose[:n]

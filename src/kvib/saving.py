@@ -1,0 +1,139 @@
+"""A sampler as arrays, and back."""
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from kvib import rates, storage
+from kvib.cohort import Arrays
+from kvib.ledger import Ledger
+from kvib.names import PROCEDURES
+from kvib.policies import Policy
+from kvib.procedures import Procedure
+
+if TYPE_CHECKING:
+    from kvib.sampler import Sampler
+
+S = TypeVar("S", bound="Sampler")
+
+_HEADER = {
+    "policy",
+    "procedure",
+    "budget",
+    "seed",
+    "round",
+    "token",
+    "estimator",
+    "guard",
+    "sketch",
+    "usual step",
+    "cool down",
+    "over-select",
+    "population",
+}
+_ARRAYS = {
+    "weights",
+    "updated",
+    "variables",
+    "sketches.rows",
+    "sketches.returns",
+    "population.gone",
+}
+
+
+def packed(sampler: "Sampler") -> Arrays:
+    """Everything."""
+    N, ledger = len(sampler), sampler._ledger
+    about = {
+        "policy": storage.describe_policy(sampler.policy),
+        "procedure": sampler.procedure.name,
+        "budget": sampler.budget,
+        "seed": sampler.seed,
+        "round": ledger.round,
+        "token": ledger.token,
+        "estimator": storage.describe(sampler.estimator),
+        "guard": storage.describe(sampler.guard),
+        "sketch": sampler.sketches.size,
+        "usual step": None if math.isnan(sampler.usual_step) else sampler.usual_step,
+        "cool down": sampler.resting.rounds,
+        "over-select": sampler.over_select,
+        "population": sampler.population.about(),
+    }
+    parts = {
+        "population": sampler.population.packed(),
+        "resting": sampler.resting.packed(),
+        "sketches": sampler.sketches.packed(),
+        "index": {} if sampler._index is None else sampler._index.packed(),
+        "estimator": {} if sampler.remembered is None else sampler.remembered.packed(),
+        "cost": {} if sampler.cost is None else {"each": sampler.cost[:N]},
+    }
+    state = {
+        field: value[..., :N] if field in sampler.policy.per_client else value
+        for field, value in sampler._state._asdict().items()
+    }
+    arrays = {
+        "header": storage.header("sampler", about),
+        "weights": sampler.population.raw[:N],
+        "updated": np.frombuffer(bytes(ledger.updated), dtype=np.uint8),
+        **storage.pack("state", type(sampler._state)(**state)),
+        **storage.pack("response", rates.cut(sampler._response, N)),
+        **storage.pack("availability", rates.cut(sampler._availability, N)),
+        "variables": sampler.variables,
+        **{f"{name}.{key}": array for name, part in parts.items() for key, array in part.items()},
+    }
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def restored(
+    cls: type[S],
+    about: dict[str, Any],
+    arrays: Arrays,
+    policy: Policy[Any] | None,
+    procedure: Procedure | None,
+) -> S:
+    """The sampler that was packed."""
+    missing = _HEADER - set(about) | _ARRAYS - set(arrays)
+    if missing or len(arrays["updated"]) != about["round"]:
+        raise ValueError(f"not a whole kvib sampler file: {missing or 'rounds'} missing")
+    policy = storage.restore_policy(about["policy"], policy)
+    procedure = PROCEDURES.get(about["procedure"]) if procedure is None else procedure
+    if procedure is None:
+        raise ValueError(
+            f"{about['procedure']!r} is not one of kvib's procedures; give it: "
+            "Sampler.load(path, procedure=…)"
+        )
+    sampler = cls(
+        policy,
+        arrays["weights"],
+        about["budget"],
+        procedure,
+        seed=about["seed"],
+        estimator=storage.described(about["estimator"]),
+        guard=storage.described(about["guard"]),
+        variables=arrays["variables"] if arrays["variables"].shape[1] else None,
+        sketch=about["sketch"],
+        cost=arrays.get("cost.each"),
+        cool_down=about["cool down"],
+        over_select=about["over-select"],
+    )
+    # exactly as saved: normalising again may change the last digit
+    sampler.population.raw[:] = arrays["weights"]
+    sampler.population.restore(about["population"], storage.part(arrays, "population"))
+    if sampler.sketches.size:
+        sampler.sketches.restore(storage.part(arrays, "sketches"))
+    sampler.resting.restore(storage.part(arrays, "resting"))
+    sampler.usual_step = math.nan if about["usual step"] is None else about["usual step"]
+    if sampler.remembered is not None:
+        sampler.remembered._weights = sampler.weights
+        sampler.remembered.restore(storage.part(arrays, "estimator"))
+    sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))
+    for name in ("response", "availability"):
+        fresh = getattr(sampler, f"_{name}")
+        found = storage.unpack(name, fresh, arrays, len(sampler))
+        setattr(sampler, f"_{name}", rates.checked(found, len(sampler)))
+    sampler._ledger = Ledger(about["token"], about["round"], arrays["updated"].tobytes())
+    if sampler._index is not None:
+        sampler._index = sampler._indexed()
+        sampler._index.restore(storage.part(arrays, "index"))
+    return sampler
