@@ -21,7 +21,8 @@ ZERO = 1023
 """The bucket of scores in (½, 1]."""
 SMALLEST = 2.0**-1000
 """Scores below it count as this: a score of 0 would mean probability 0."""
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
+"""Clients looked at together when all are."""
 
 Scores = Callable[[IntArray], FloatArray]
 
@@ -61,15 +62,15 @@ class Buckets:
         """Put these clients in, and nobody else."""
         self.place[:], self.sums[:] = -1, 0.0
         counts = np.zeros(EXPONENTS, np.int64)
-        parts = range(0, len(ids), _CHUNK)
+        parts = range(0, len(ids), CHUNK)
         for low in parts:
-            some = ids[low : low + _CHUNK]
+            some = ids[low : low + CHUNK]
             s = scores(some)
             compiled.run(_count, s, prices(some) * s, counts, self.sums)
         self.start[1:] = np.cumsum(counts)
         free = self.start[:-1].copy()
         for low in parts:
-            some = ids[low : low + _CHUNK]
+            some = ids[low : low + CHUNK]
             compiled.run(_fill, some, scores(some), free, self.order, self.place)
 
     def insert(self, ids: IntArray, scores: FloatArray, prices: FloatArray) -> None:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvib.buckets import Buckets, Scores, Threshold
+from kvib.buckets import CHUNK, Buckets, Scores, Threshold
 from kvib.cohort import Arrays, BoolArray, FloatArray, IntArray
 from kvib.procedures.procedure import whole_and_part
 from kvib.sumtree import FANOUT, SumTree, ids_of
@@ -63,11 +63,14 @@ class Index:
         if self.floor is not None and self.weights is not None:
             self.floor.build(ids, self.weights, self.prices)
         self.price[:] = 0.0
-        self._pay(self.prices(ids).sum())
+        for low in range(0, len(ids), CHUNK):
+            self._pay(self.prices(ids[low : low + CHUNK]).sum())
         self._forget_sums()
 
     def insert(self, ids: IntArray) -> None:
         """Clients that can be drawn again, or now."""
+        if len(ids) == 0:
+            return
         prices = self.prices(ids)
         self.main.insert(ids, self.scores(ids), prices)
         if self.floor is not None and self.weights is not None:
@@ -77,6 +80,8 @@ class Index:
 
     def remove(self, ids: IntArray) -> None:
         """Clients that cannot be drawn for now. Their scores are still those of the last change."""
+        if len(ids) == 0:
+            return
         prices = self.prices(ids)
         self.main.remove(ids, self.scores(ids), prices)
         if self.floor is not None and self.weights is not None:
@@ -101,7 +106,7 @@ class Index:
         self.price[1] += (before - (self.price[0] - part)) + (amount - part)
 
     def _touch(self, ids: IntArray) -> None:
-        if self.tree is not None:
+        if self.tree is not None and len(ids):
             self._refresh(self.tree, np.unique(ids // FANOUT))
 
     def packed(self) -> Arrays:
@@ -215,8 +220,9 @@ class Index:
             values[0][inside] = self.scores(ids[inside])
             values[1][inside] = 1.0 if self.weights is None else self.weights(ids[inside])
             for k, certain in enumerate(self.certain):
-                at_cap = inside & np.isin(ids, certain)
-                values[k][at_cap], values[k + 2][at_cap] = 0.0, 1.0
+                if len(certain):
+                    at_cap = inside & np.isin(ids, certain)
+                    values[k][at_cap], values[k + 2][at_cap] = 0.0, 1.0
             tree.refresh(some, values)
 
     def _members(self, blocks: IntArray) -> tuple[IntArray, BoolArray]:

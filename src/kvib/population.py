@@ -1,7 +1,6 @@
 """Who there is: stable keys, weights that change, clients that come and go, at no cost in N."""
 
 import json
-import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ class Population:
     def __init__(self, weights: ArrayLike, keys: Iterable[Key] | None = None) -> None:
         self.raw = checked_weights(weights)
         """Weights in those units; longer than the number of clients where more are expected."""
-        self.unit = 1.0 if np.ndim(weights) != 1 else math.fsum(np.asarray(weights, np.float64))
+        self.unit = float(np.sum(weights, dtype=np.float64))
         """The total at the beginning, as the user gave it."""
         self.count = len(self.raw)
         """How many ids were given out."""
@@ -69,7 +68,8 @@ class Population:
 
     def here(self) -> IntArray:
         """Ids of those who are here, ascending."""
-        return np.delete(np.arange(self.count), sorted(self.gone))
+        every = np.arange(self.count)
+        return np.delete(every, sorted(self.gone)) if self.gone else every
 
     def ids(self, keys: Any) -> IntArray:
         """Ids of clients by their keys."""
