@@ -6,6 +6,7 @@ python benchmarks/scale.py --largest 6 --out /tmp/scale           # up to 10^6 c
 
 import argparse
 import gc
+import os
 import statistics
 import tempfile
 import time
@@ -150,12 +151,11 @@ def with_journal(N: int) -> list[Row]:
     weights, rows = weights_of(N), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.kvib"
-        options = {"weights": weights, "budget": K, "procedure": kvib.independent}
-        with kvib.journalled(path, kvib.KVib(mix=0.2), **options) as sampler:
+        policy, procedure = SAMPLERS["K-Vib"]
+        with kvib.journalled(path, policy, weights, K, procedure) as sampler:
             play(sampler, 20)
             times = play(sampler, 100)
         with open(Path(folder) / "plain", "wb") as file:
-            import os
 
             def sync() -> None:
                 file.write(b"x" * 12_000)

@@ -1,5 +1,6 @@
 """The one table where names become objects."""
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -47,3 +48,21 @@ CONFIGURATIONS: dict[str, Callable[..., Any]] = {
     )
 }
 """What else a state file may name."""
+
+
+def policy(words: str) -> policies.Policy[Any]:
+    """One of kvib's policies as its repr says it: "Forecast", "KVib(rounds=500)"."""
+    try:
+        said = ast.parse(words.strip(), mode="eval").body
+        call = said if isinstance(said, ast.Call) else ast.Call(said, [], [])
+        if not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError("write a name, or Name(option=number, …)")
+        options = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"policy {words!r}: {error}") from error
+    if call.func.id not in POLICIES:
+        raise ValueError(f"policy {call.func.id!r} is not one of {', '.join(POLICIES)}")
+    try:
+        return POLICIES[call.func.id](**options)
+    except TypeError as error:
+        raise ValueError(f"policy {words!r}: {error}") from error

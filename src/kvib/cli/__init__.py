@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from kvib.cli import lab, simulate
+from kvib.cli import journal, lab, simulate
 from kvib.cli.screen import complain
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -16,6 +16,9 @@ for command in (
     lab.reproduce,
     lab.report,
     lab.list_experiments,
+    journal.journal,
+    journal.replay,
+    journal.plan,
 ):
     app.command(name=command.__name__.removesuffix("_experiments"))(command)
 

@@ -6,14 +6,17 @@ from contextlib import closing
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvib import storage
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.journal.cohorts import alone, lengthened, with_moments
 from kvib.journal.file import Event, JournalFile
 from kvib.names import PROCEDURES
+from kvib.policies import Policy
+from kvib.procedures import Procedure
 
 
 class Logged(NamedTuple):
@@ -84,6 +87,18 @@ class History:
                 removed=said["removed"],
                 keep=said["keep"],
             )
+
+    def configuration(self) -> tuple[Policy[Any], Procedure]:
+        """Policy and procedure as objects, where they are kvib's own."""
+        with closing(JournalFile(self.path)) as file:
+            said = storage.about(file.array("now", "header"), "sampler")
+        if said["policy"] is None or said["procedure"] not in PROCEDURES:
+            raise ValueError(
+                f"{self.path} was drawn with a policy or procedure of your own; call "
+                "kvib.replay.replay and kvib.plan.plan with it from Python"
+            )
+        policy: Policy[Any] = storage.restore_policy(said["policy"], None)
+        return policy, PROCEDURES[said["procedure"]]
 
     def weights(self) -> FloatArray:
         """λ of all clients at the last snapshot, [N]."""

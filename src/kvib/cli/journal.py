@@ -1,0 +1,111 @@
+"""`kvib journal`, `replay`, `plan`: what the rounds of a journal say."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from kvib import names
+from kvib.cli.screen import console, progress_bar, say
+from kvib.journal import History, read
+from kvib.plan import plan as planned
+from kvib.policies import Forecast
+from kvib.replay import replay as replayed
+
+File = Annotated[Path, typer.Argument(help="A journal; also one in use.")]
+Last = Annotated[int | None, typer.Option(help="Measure so many rounds; earlier ones only teach.")]
+Level = Annotated[float, typer.Option(help="Probability that an interval holds the truth.")]
+
+
+def journal(
+    file: File,
+    rounds: Annotated[int, typer.Option(help="How many of the last rounds to show.")] = 10,
+    clients: Annotated[int, typer.Option(help="How many clients to show, most drawn first.")] = 5,
+) -> None:
+    """What a journal holds: its rounds, cohort sizes, estimated variance, who took part."""
+    history = read(file)
+    about, table = history.about, history.table()
+    say(
+        f"{file}: {about.policy}, {about.procedure}, budget {about.budget:g}, seed {about.seed}; "
+        f"{about.clients} clients, {about.rounds} rounds"
+    )
+    if about.removed:
+        say(f"details of rounds 0 to {about.removed - 1} were removed (keep={about.keep})")
+    shown = Table("round", "drawn", "budget", "answered", "Σ coefficient", "estimated variance")
+    for k in range(max(0, len(table.round) - rounds), len(table.round)):
+        numbers = (table.budget, table.answered, table.coefficients, table.variance)
+        cells = ["–" if np.isnan(column[k]) else f"{column[k]:.4g}" for column in numbers]
+        shown.add_row(str(table.round[k]), str(table.size[k]), *cells)
+    console.print(shown)
+    taken = history.participation()
+    say(
+        f"a client took part in {taken.mean():.3g} rounds on average, at most in "
+        f"{taken.max(initial=0)}; {np.count_nonzero(taken == 0)} never did"
+    )
+    most = np.argsort(-taken, kind="stable")[:clients]
+    say("most often: " + ", ".join(f"client {i} {taken[i]} times" for i in most))
+
+
+def replay(
+    file: File,
+    policy: Annotated[list[str], typer.Option(help='Forecast, "KVib(rounds=500)", …')],
+    last: Last = None,
+    budget: Annotated[float | None, typer.Option(help="Clients per round; as logged.")] = None,
+    level: Level = 0.9,
+) -> None:
+    """How much lower another policy's variance would have been in these rounds."""
+    rivals = {words: names.policy(words) for words in policy}
+    history = read(file)
+    _, procedure = history.configuration()
+    with progress_bar() as bar:
+        task = bar.add_task("replay", total=history.about.rounds, told="")
+        found = replayed(
+            history.rounds(),
+            history.weights(),
+            rivals,
+            budget=budget,
+            procedure=procedure,
+            since=_since(history, last),
+            level=level,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+    say(str(found))
+
+
+def plan(
+    file: File,
+    policy: Annotated[str, typer.Option(help="The policy to plan with.")] = repr(Forecast()),
+    last: Last = None,
+    level: Level = 0.9,
+    out: Annotated[Path | None, typer.Option(help="Write the curves as a picture.")] = None,
+) -> None:
+    """Variance against clients per round, and how many keep today's under a better policy."""
+    other = names.policy(policy)
+    history = read(file)
+    logging, procedure = history.configuration()
+    with progress_bar() as bar:
+        task = bar.add_task("plan", total=history.about.rounds, told="")
+        found = planned(
+            history.rounds(),
+            history.weights(),
+            logging,
+            other,
+            procedure=procedure,
+            since=_since(history, last),
+            level=level,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+    say(str(found))
+    if out is not None:
+        from kvib.lab.plan_figure import draw_plan
+
+        draw_plan(found).savefig(out, dpi=150)
+        say(f"written to {out}")
+
+
+def _since(history: History, last: int | None) -> int:
+    if last is not None and last < 1:
+        raise ValueError(f"--last {last} is not a number of rounds; give 1 or more")
+    return 0 if last is None else max(0, history.about.rounds - last)

@@ -1,0 +1,88 @@
+"""`kvib journal`, `replay`, `plan` as a user runs them."""
+
+import re
+
+import numpy as np
+import pytest
+
+import kvib
+from kvib import names
+from kvib.cli import main
+
+pytest.importorskip("typer")
+
+
+def run(monkeypatch, capsys, *words):
+    """Exit code, what was printed, what was complained of."""
+    monkeypatch.setattr("sys.argv", ["kvib", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    told = capsys.readouterr()
+    return end.value.code or 0, told.out, told.err
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("journal") / "run.kvib"
+    rng = np.random.default_rng(0)
+    sizes = rng.lognormal(0, 1.5, 60)
+    with kvib.journalled(path, kvib.KVib(), sizes, 8, seed=1) as sampler:
+        for _ in range(30):
+            cohort = sampler.draw()
+            sampler.update(cohort, sizes[cohort.ids] * rng.lognormal(0, 0.3, len(cohort)))
+        sampler.draw()
+    return path
+
+
+def test_journal_says_what_it_holds(file, monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "journal", file, "--rounds", 3)
+    assert code == 0
+    assert "60 clients, 31 rounds" in out
+    assert out.count("│ 30 ") == 1
+    assert "│ 27 " not in out
+    assert "never did" in out
+
+
+def test_replay_of_the_logging_policy_and_a_better_one(file, monkeypatch, capsys):
+    words = ("--policy", "KVib", "--policy", "Forecast(floor=0.1)", "--last", 20)
+    code, out, _ = run(monkeypatch, capsys, "replay", file, *words)
+    assert code == 0
+    assert "Forecast(floor=0.1)" in out
+    assert "20 rounds" in out or "rounds" in out
+
+
+def test_plan_draws_a_picture(file, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "plan.png"
+    code, told, _ = run(monkeypatch, capsys, "plan", file, "--out", out)
+    assert code == 0
+    assert out.stat().st_size > 5_000
+    assert "KVib" in told
+
+
+WRONG = {
+    "no file": (("journal", "nowhere.kvib"), "nowhere.kvib"),
+    "not a journal": (("journal", __file__), "not"),
+    "unknown policy": (("replay", "FILE", "--policy", "Forecats"), "is not one of Uniform"),
+    "unknown option": (("replay", "FILE", "--policy", "KVib(gian=1)"), "gian"),
+    "not a policy": (("replay", "FILE", "--policy", "1+"), "policy '1\\+'"),
+    "code": (("replay", "FILE", "--policy", "KVib(rounds=print(1))"), "policy"),
+    "needs all norms": (("replay", "FILE", "--policy", "Optimal"), "must know every client's norm"),
+    "no rounds": (("replay", "FILE", "--policy", "KVib", "--last", "0"), "give 1 or more"),
+}
+
+
+@pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
+def test_mistakes_are_one_line(words, file, monkeypatch, capsys):
+    arguments, why = words
+    given = [file if word == "FILE" else word for word in arguments]
+    code, _, err = run(monkeypatch, capsys, *given)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert re.search(why, err)
+
+
+def test_policies_by_their_repr():
+    for policy in (kvib.Forecast(), kvib.KVib(rounds=40, mix=0.3), kvib.OSMD(experts=1)):
+        assert names.policy(repr(policy)) == policy
+    assert names.policy("Uniform") == kvib.Uniform()
