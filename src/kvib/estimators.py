@@ -134,7 +134,7 @@ def deviation(
     alone = pairs is not None and pairs.uncorrelated
     if gram is None and not alone:
         return VarianceEstimate(math.nan, exact=False)
-    scaled = np.zeros((len(zeta), len(zeta))) if gram is None else np.outer(zeta, zeta) * gram
+    scaled = np.empty((0, 0)) if gram is None else np.outer(zeta, zeta) * gram
     if pairs is None:
         return VarianceEstimate(float(_approximate(cohort, drawn, r, scaled) + away), exact=False)
     between = 0.0 if alone else _between(count / r, pairs, answered, scaled)
