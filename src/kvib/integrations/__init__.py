@@ -1,0 +1,1 @@
+"""kvib inside the frameworks people run; each module needs its framework installed."""
