@@ -1,0 +1,260 @@
+"""A Flower deployment on this machine: a SuperLink, SuperNodes, TLS and authenticated nodes.
+
+python examples/flower_app/deploy.py --nodes 3            # TLS, each node with a key of its own
+python examples/flower_app/deploy.py --nodes 3 --plain    # without both
+
+Starts everything on loopback, runs this app, shows its log, and stops everything again.
+"""
+
+import argparse
+import datetime
+import ipaddress
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+APP = Path(__file__).parent
+BIN = Path(sys.executable).parent
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # kvib is here already
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+@dataclass
+class Deployment:
+    """Use it as a context: on leaving it all processes are stopped.
+
+    Args:
+        folder: of keys, databases and logs.
+        nodes: SuperNodes; node i has `partition-id=i`.
+        secure: TLS, and only nodes whose keys are registered.
+    """
+
+    folder: Path
+    nodes: int = 3
+    secure: bool = True
+    port: int = field(default_factory=free_port)
+    superlink: subprocess.Popen[bytes] | None = None
+    supernodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __enter__(self) -> "Deployment":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.secure:
+            certificates(self.folder)
+            for i in range(self.nodes):
+                node_key(self.folder, i)
+        self._write_connection()
+        self.start_superlink()
+        if self.secure:
+            for i in range(self.nodes):
+                self.flwr("supernode", "register", str(self.folder / f"node-{i}.pub"), "loopback")
+        for i in range(self.nodes):
+            self.start_supernode(i)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in (*self.supernodes.values(), self.superlink):
+            if process is not None:
+                stop(process)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, **QUIET, "FLWR_HOME": str(self.folder), "PATH": path}
+
+    def _write_connection(self) -> None:
+        """Where `flwr run … loopback` finds the SuperLink."""
+        trust = f'root-certificates = "{self.folder / "ca.crt"}"' if self.secure else ""
+        (self.folder / "config.toml").write_text(
+            f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n'
+            f'address = "127.0.0.1:{self.port}"\n{trust or "insecure = true"}\n'
+        )
+
+    def start_superlink(self) -> None:
+        """The database keeps the identity of the nodes over restarts."""
+        options = ["--host", "127.0.0.1", "--port", str(self.port)]
+        options += ["--database", str(self.folder / "superlink.db")]
+        if self.secure:
+            for name in ("ca-certfile", "certfile", "keyfile"):
+                file = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
+                options += [f"--ssl-{name}", str(self.folder / file[name])]
+            options += ["--enable-supernode-auth"]
+        else:
+            options += ["--insecure"]
+        self.superlink = self._start("flower-superlink", options, "superlink")
+        self._wait_for_port()
+
+    def start_supernode(self, i: int) -> None:
+        options = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
+        options += ["--node-config", f"partition-id={i} num-partitions={self.nodes}"]
+        if self.secure:
+            options += ["--root-certificates", str(self.folder / "ca.crt")]
+            options += ["--auth-supernode-private-key", str(self.folder / f"node-{i}.key")]
+        else:
+            options += ["--insecure"]
+        self.supernodes[i] = self._start("flower-supernode", options, f"supernode-{i}")
+
+    def run(self, settings: str = "", app: Path = APP) -> str:
+        """Submit the app; it runs on. The number of the run."""
+        options = ["--run-config", settings] if settings else []
+        said = self.flwr("run", str(app), "loopback", "--format", "json", *options)
+        return str(json.loads(said[said.index("{") :])["run-id"])
+
+    def status(self, run: str) -> str:
+        """As `finished:completed`, `running:` or `finished:failed`."""
+        said = self.flwr("list", "loopback", "--run-id", run, "--format", "json")
+        return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
+
+    def wait(self, run: str, seconds: float) -> str:
+        """Until a run has finished; its status then."""
+        end = time.monotonic() + seconds
+        while not (status := self.status(run)).startswith("finished") and time.monotonic() < end:
+            time.sleep(1)
+        return status
+
+    def flwr(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [str(BIN / "flwr"), *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def log(self, name: str = "superlink") -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def _start(self, command: str, options: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            return subprocess.Popen(
+                [str(BIN / command), *options],
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that what it starts can be stopped with it
+            )
+
+    def _wait_for_port(self) -> None:
+        for _ in range(300):
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"the SuperLink did not come up:\n{self.log()}")
+
+
+def stop(process: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> None:
+    """A process and all it has started."""
+    try:
+        os.killpg(process.pid, how)
+        process.wait(15)
+    except ProcessLookupError:
+        pass
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def certificates(folder: Path) -> None:
+    """An authority of our own, and a certificate of it for 127.0.0.1."""
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kvib example CA")])
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+
+    def begun(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=30))
+        )
+
+    own = x509.BasicConstraints(ca=True, path_length=None)
+    signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    root = begun(issuer, authority).add_extension(own, critical=True)
+    root = root.add_extension(signs, critical=True)
+    here = x509.SubjectAlternativeName(
+        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    )
+    leaf = begun(subject, server).add_extension(here, critical=False)
+    pem = serialization.Encoding.PEM
+    (folder / "ca.crt").write_bytes(root.sign(authority, hashes.SHA384()).public_bytes(pem))
+    (folder / "server.pem").write_bytes(leaf.sign(authority, hashes.SHA384()).public_bytes(pem))
+    _keep(folder / "server.key", server, serialization.PrivateFormat.TraditionalOpenSSL)
+
+
+def node_key(folder: Path, i: int) -> None:
+    """What `ssh-keygen -t ecdsa -b 384` makes."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    _keep(folder / f"node-{i}.key", key, serialization.PrivateFormat.OpenSSH)
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    (folder / f"node-{i}.pub").write_bytes(public)
+
+
+def _keep(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=2)
+    parser.add_argument("--plain", action="store_true", help="without TLS and authentication")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all is stopped then, too
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Deployment(Path(folder), given.nodes, not given.plain) as deployment,
+    ):
+        run = deployment.run(
+            f"clients={given.nodes} budget={given.budget} num-server-rounds={given.rounds} "
+            f'folder="{folder}/run"'
+        )
+        status = deployment.wait(run, seconds=3600)
+        print(deployment.flwr("log", run, "loopback", "--show"))
+        print(f"run {run}: {status}")
+
+
+if __name__ == "__main__":
+    main()
