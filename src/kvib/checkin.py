@@ -1,8 +1,10 @@
 """One coin per (seed, round, key): the same for whoever tosses it, as often as it is tossed."""
 
-from collections.abc import Hashable
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
+
+from kvib.cohort import FloatArray, IntArray
 
 
 class Admission(NamedTuple):
@@ -16,12 +18,21 @@ class Admission(NamedTuple):
         return self.admitted
 
 
-def coin(seed: int, round: int, key: Hashable) -> float:
+class CheckIn(NamedTuple):
+    """A round in which clients ask."""
+
+    chances: Callable[[IntArray], FloatArray]
+    """p of these clients; 0 for those who cannot be drawn."""
+    budget: float
+    requested: float
+
+
+def coin(seed: int, round: int, key: str | int) -> float:
     """A number in [0, 1) that is uniform and independent over seeds, rounds and keys.
 
     A keyed hash: devices that know the rule but not the seed cannot choose keys that win.
     """
-    name = f"{'n' if isinstance(key, int) else 's'}{key}".encode()
+    name = f"{'n' if isinstance(key, int) else 's'}{key}".encode("utf-8", "surrogatepass")
     secret = blake2b(f"kvib {seed} {round}".encode(), digest_size=32).digest()
     word = int.from_bytes(blake2b(name, digest_size=8, key=secret).digest(), "big")
     return (word >> 11) * 2.0**-53

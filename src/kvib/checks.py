@@ -16,9 +16,17 @@ SMALLEST_FEEDBACK = 1e-60
 def checked_weights(weights: ArrayLike) -> FloatArray:
     """λ: positive weights, normalised to sum 1."""
     w = positive_weights(weights)
-    w /= w.max()
-    w /= w.sum()
+    normalise(w)
     return w
+
+
+def normalise(weights: FloatArray) -> tuple[float, float]:
+    """Make the sum 1, in place; what they were divided by, in two factors that cannot overflow."""
+    largest = float(weights.max())
+    weights /= largest
+    rest = float(weights.sum())
+    weights /= rest
+    return largest, rest
 
 
 def positive_weights(weights: ArrayLike) -> FloatArray:
@@ -47,7 +55,7 @@ def checked_cost(cost: ArrayLike | None, clients: int) -> FloatArray | None:
     return each
 
 
-def checked_budget(budget: float, clients: int, cost: FloatArray | None = None) -> float:
+def checked_budget(budget: float, clients: float, cost: FloatArray | None = None) -> float:
     """A number of clients per round, or a sum of costs, that this population can provide."""
     if not (np.isfinite(budget) and budget > 0):
         raise ValueError(f"budget {budget} is not a positive number of clients per round")

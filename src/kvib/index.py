@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvib import sums
 from kvib.buckets import CHUNK, Buckets, Scores, Threshold
 from kvib.cohort import Arrays, BoolArray, FloatArray, IntArray
 from kvib.procedures.procedure import whole_and_part
@@ -64,7 +65,7 @@ class Index:
             self.floor.build(ids, self.weights, self.prices)
         self.price[:] = 0.0
         for low in range(0, len(ids), CHUNK):
-            self._pay(self.prices(ids[low : low + CHUNK]).sum())
+            sums.add(self.price, self.prices(ids[low : low + CHUNK]))
         self._forget_sums()
 
     def insert(self, ids: IntArray) -> None:
@@ -75,7 +76,7 @@ class Index:
         self.main.insert(ids, self.scores(ids), prices)
         if self.floor is not None and self.weights is not None:
             self.floor.insert(ids, self.weights(ids), prices)
-        self._pay(prices.sum())
+        sums.add(self.price, prices)
         self._touch(ids)
 
     def remove(self, ids: IntArray) -> None:
@@ -86,7 +87,7 @@ class Index:
         self.main.remove(ids, self.scores(ids), prices)
         if self.floor is not None and self.weights is not None:
             self.floor.remove(ids, self.weights(ids), prices)
-        self._pay(-prices.sum())
+        sums.add(self.price, -prices)
         self._touch(ids)
 
     def change(self, ids: IntArray, old: FloatArray) -> None:
@@ -98,12 +99,6 @@ class Index:
 
     def _forget_sums(self) -> None:
         self.tree = None
-
-    def _pay(self, amount: float) -> None:
-        before = self.price[0]
-        self.price[0] += amount
-        part = self.price[0] - before
-        self.price[1] += (before - (self.price[0] - part)) + (amount - part)
 
     def _touch(self, ids: IntArray) -> None:
         if self.tree is not None and len(ids):

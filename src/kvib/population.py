@@ -1,17 +1,17 @@
 """Who there is: stable keys, weights that change, clients that come and go, at no cost in N."""
 
 import json
-from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.checks import checked_weights
+from kvib import sums
+from kvib.checks import normalise, positive_weights
 from kvib.cohort import Arrays, BoolArray, FloatArray, IntArray
 
-Key = Hashable
-"""What a client is called: a string or an integer."""
+Key = str | int
+"""What a client is called."""
 
 
 class Population:
@@ -25,34 +25,43 @@ class Population:
         keys: strings or integers; by default clients are called by their ids.
     """
 
-    def __init__(self, weights: ArrayLike, keys: Iterable[Key] | None = None) -> None:
-        self.raw = checked_weights(weights)
+    def __init__(self, weights: ArrayLike, keys: Any = None) -> None:
+        self.raw = positive_weights(weights)
         """Weights in those units; longer than the number of clients where more are expected."""
-        self.unit = float(np.sum(weights, dtype=np.float64))
-        """The total at the beginning, as the user gave it."""
+        self.unit = normalise(self.raw)
+        """The total at the beginning, as the user gave it, in two factors."""
         self.count = len(self.raw)
         """How many ids were given out."""
         self.gone: set[int] = set()
-        self._total, self._lost = 1.0, 0.0
+        self.changed = False
+        """Whether anybody ever came, left or changed its weight."""
+        self._total = sums.running(self.raw)
         self.names: list[Key] | None = None
         self._ids: dict[Key, int] = {}
         if keys is not None:
             self.names = []
-            self._name(list(keys), self.count)
+            self._name(listed(keys), self.count)
 
     def __len__(self) -> int:
         """How many clients are here."""
         return self.count - len(self.gone)
 
     @property
-    def changed(self) -> bool:
-        """Whether anybody ever came, left or changed its weight."""
-        return bool(self.gone) or self._total != 1.0 or self._lost != 0.0
-
-    @property
     def total(self) -> float:
         """Σ weight of those who are here."""
-        return self._total + self._lost
+        return float(self._total.sum())
+
+    def in_units(self, weights: FloatArray) -> FloatArray:
+        """Weights as the user gives them in the units of the total at the beginning."""
+        with np.errstate(over="ignore", under="ignore"):
+            own = weights / self.unit[0] / self.unit[1]
+        bad = np.flatnonzero(~((own > 0) & np.isfinite(own)))
+        if len(bad):
+            raise ValueError(
+                f"weight {weights[bad[0]]} cannot be compared with those at the beginning, whose "
+                f"sum was {self.unit[1]:g} times {self.unit[0]:g}; give it in the same units"
+            )
+        return own
 
     def share(self, ids: IntArray) -> FloatArray:
         """λ of these clients, as if they were here."""
@@ -75,11 +84,11 @@ class Population:
         """Ids of clients by their keys."""
         if self.names is None:
             return self._known(np.atleast_1d(np.asarray(keys)))
-        listed = [keys] if isinstance(keys, str | int) else list(keys)
-        unknown = [key for key in listed if key not in self._ids]
+        names = listed(keys)
+        unknown = [key for key in names if key not in self._ids]
         if unknown:
             raise ValueError(f"there is no client {unknown[0]!r}; it has to join first")
-        return np.array([self._ids[key] for key in listed], np.int64)
+        return np.array([self._ids[key] for key in names], np.int64)
 
     def keys(self, ids: ArrayLike) -> list[Key]:
         """What these clients are called."""
@@ -104,36 +113,35 @@ class Population:
             return np.ones(len(ids), np.bool_)
         return np.array([i not in self.gone for i in ids.tolist()], np.bool_)
 
-    def prepare(self, keys: Sequence[Key] | None, number: int) -> tuple[IntArray, IntArray]:
-        """Ids for clients that come: who is new, and who returns. Errors leave all as it was."""
+    def prepare(self, keys: list[Key] | None, number: int) -> tuple[IntArray, BoolArray]:
+        """Ids for clients that come, and which of them return. Errors leave all as it was."""
         if keys is None:
             if self.names is not None:
                 raise ValueError("clients have keys here; give the newcomers keys too")
-            return np.arange(self.count, self.count + number), np.empty(0, np.int64)
+            return np.arange(self.count, self.count + number), np.zeros(number, np.bool_)
         if len(keys) != number:
             raise ValueError(f"{len(keys)} keys for {number} weights; give one of each per client")
-        if len(set(keys)) != number:
-            twice = next(key for k, key in enumerate(keys) if key in keys[:k])
-            raise ValueError(f"client {twice!r} is listed twice")
+        _refuse_twice(keys)
         known = self._ids if self.names is not None else range(self.count)
-        back = [key for key in keys if key in known]
-        ids = self.ids(back)
-        still = ids[self.is_here(ids)]
+        back = np.array([key in known for key in keys], np.bool_)
+        if self.names is None and not back.all():
+            raise ValueError("clients are called by their ids here; let newcomers have theirs")
+        ids = np.empty(number, np.int64)
+        ids[back] = self.ids([key for key in keys if key in known])
+        still = ids[back][self.is_here(ids[back])]
         if len(still):
             raise ValueError(f"client {self.keys(still)[0]!r} is here already; use reweigh")
-        fresh = number - len(back)
-        if self.names is None and fresh:
-            raise ValueError("clients are called by their ids here; let newcomers have theirs")
-        return np.arange(self.count, self.count + fresh), ids
+        ids[~back] = np.arange(self.count, self.count + number - np.count_nonzero(back))
+        return ids, back
 
-    def add(self, ids: IntArray, weights: FloatArray, keys: Sequence[Key] | None) -> None:
+    def add(self, ids: IntArray, weights: FloatArray, keys: list[Key] | None) -> None:
         """New ones, with the ids that `prepare` gave them, their weights in our units."""
         self.widen(self.count + len(ids))
         self.raw[ids] = weights
         if self.names is not None and keys is not None:
-            self._name(list(keys), len(ids))
+            self._name(keys, len(ids))
         self.count += len(ids)
-        self._pay(float(weights.sum()))
+        self._pay(weights)
 
     def widen(self, needed: int) -> int:
         """Room for so many ids, doubled when it is used up; how much there is now."""
@@ -147,61 +155,80 @@ class Population:
     def leave(self, ids: IntArray) -> None:
         """They are gone, and may return."""
         self.gone.update(ids.tolist())
-        self._pay(-float(self.raw[ids].sum()))
+        self._pay(-self.raw[ids])
 
     def come_back(self, ids: IntArray) -> None:
         """As they were."""
         self.gone.difference_update(ids.tolist())
-        self._pay(float(self.raw[ids].sum()))
+        self._pay(self.raw[ids])
 
     def reweigh(self, ids: IntArray, weights: FloatArray) -> FloatArray:
         """New weights in our units; the ratios new / old."""
-        ratio = weights / self.raw[ids]
-        here = self.is_here(ids)
-        self._pay(float((weights - self.raw[ids])[here].sum()))
-        self.raw = self.raw if self.raw.flags.writeable else self.raw.copy()
+        ratio, here = weights / self.raw[ids], self.is_here(ids)
+        self._pay(-self.raw[ids[here]])
+        self._pay(weights[here])
         self.raw[ids] = weights
         return ratio
 
     def about(self) -> dict[str, Any]:
         """Numbers for the header of a file."""
-        named = self.names is not None
-        return {"unit": self.unit, "total": self._total, "lost": self._lost, "named": named}
+        return {
+            "unit": self.unit,
+            "total": self._total.tolist(),
+            "changed": self.changed,
+            "named": self.names is not None,
+        }
 
     def packed(self) -> Arrays:
         """As arrays; keys as one JSON text, which tells integers from strings."""
         arrays: Arrays = {"gone": np.array(sorted(self.gone), np.int64)}
         if self.names is not None:
-            text = json.dumps(self.names, default=int).encode()
-            arrays["keys"] = np.frombuffer(text, np.uint8)
+            arrays["keys"] = np.frombuffer(json.dumps(self.names).encode(), np.uint8)
         return arrays
 
     def restore(self, about: dict[str, Any], arrays: Arrays) -> None:
         """What `packed` packed, for weights that are restored already."""
-        self.unit, self._total, self._lost = (about[key] for key in ("unit", "total", "lost"))
+        self.unit, self.changed = tuple(about["unit"]), about["changed"]
+        self._total[:] = about["total"]
         self.gone = set(arrays["gone"].tolist())
         if about["named"]:
             self.names = []
             self._name(json.loads(arrays["keys"].tobytes()), self.count)
 
-    def _pay(self, amount: float) -> None:
-        """Knuth's exact sum: what rounding loses is kept beside it."""
-        after = self._total + amount
-        part = after - self._total
-        self._lost += (self._total - (after - part)) + (amount - part)
-        self._total = after
+    def _pay(self, amounts: FloatArray) -> None:
+        self.changed = True
+        sums.add(self._total, amounts)
 
     def _name(self, keys: list[Key], number: int) -> None:
         assert self.names is not None
         if len(keys) != number:
             raise ValueError(f"{len(keys)} keys for {number} clients; give one per client")
-        odd = [key for key in keys if not isinstance(key, str | int | np.integer)]
-        if odd:
-            raise ValueError(f"key {odd[0]!r} is neither a string nor an integer")
+        _refuse_twice(keys)
         first = len(self.names)
         self.names.extend(keys)
         self._ids.update((key, first + k) for k, key in enumerate(keys))
-        if len(self._ids) != len(self.names):
-            seen: set[Key] = set()
-            twice = next(key for key in self.names if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise ValueError(f"client {twice!r} is listed twice; keys name one client each")
+
+
+def listed(keys: Any) -> list[Key]:
+    """Keys, one or many, as plain strings and integers: what a file says, and a coin is made of."""
+    given = keys.tolist() if isinstance(keys, np.ndarray | np.generic) else keys
+    if isinstance(given, str | int) or not hasattr(given, "__iter__"):
+        given = [given]
+    if isinstance(given, bytes):
+        raise ValueError(f"key {given!r} is neither a string nor an integer; decode it")
+    return [key if type(key) is str or type(key) is int else _plain(key) for key in given]
+
+
+def _plain(key: Any) -> Key:
+    if isinstance(key, str):
+        return str(key)
+    if isinstance(key, np.integer):
+        return int(key)
+    raise ValueError(f"key {key!r} is neither a string nor an integer")
+
+
+def _refuse_twice(keys: list[Key]) -> None:
+    if len(set(keys)) < len(keys):
+        seen: set[Key] = set()
+        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"client {twice!r} is listed twice; keys name one client each")

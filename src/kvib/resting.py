@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvib.cohort import Arrays, IntArray
+from kvib.cohort import Arrays, BoolArray, IntArray
 
 
 class Resting:
@@ -13,28 +13,32 @@ class Resting:
             raise ValueError(f"cool_down={rounds} is not a number of rounds ≥ 0")
         self.rounds = int(rounds)
         self._queue: list[tuple[int, IntArray]] = []
+        self._who: set[int] = set()
 
     @property
     def ids(self) -> IntArray:
-        """Who waits."""
+        """Who waits, whether here or gone."""
         return np.concatenate([np.empty(0, np.int64), *(ids for _, ids in self._queue)])
+
+    def has(self, ids: IntArray) -> BoolArray:
+        """Whether they wait."""
+        return np.array([i in self._who for i in ids.tolist()], np.bool_)
 
     def add(self, ids: IntArray, round: int) -> IntArray:
         """These were drawn in this round; those of them who now wait."""
         if self.rounds == 0:
             return ids[:0]
         self._queue.append((round, ids))
+        self._who.update(ids.tolist())
         return ids
 
     def released(self, round: int) -> IntArray:
         """Whoever need not wait in this round any more."""
         free = [ids for drawn, ids in self._queue if drawn + self.rounds < round]
         self._queue = self._queue[len(free) :]
-        return np.concatenate([np.empty(0, np.int64), *free])
-
-    def drop(self, gone: IntArray) -> None:
-        """These left."""
-        self._queue = [(t, np.setdiff1d(ids, gone)) for t, ids in self._queue]
+        released = np.concatenate([np.empty(0, np.int64), *free])
+        self._who.difference_update(released.tolist())
+        return released
 
     def packed(self) -> Arrays:
         """As arrays."""
@@ -45,3 +49,4 @@ class Resting:
         """What `packed` packed."""
         rounds, ids = arrays["rounds"], arrays["ids"].astype(np.int64)
         self._queue = [(int(t), ids[rounds == t]) for t in np.unique(rounds)]
+        self._who = set(ids.tolist())

@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvib import rates, saving, storage
-from kvib.checkin import Admission, coin
+from kvib.checkin import Admission, CheckIn, coin
 from kvib.checks import (
     SMALLEST_FEEDBACK,
     all_norms,
@@ -34,7 +34,7 @@ from kvib.guard import Guard
 from kvib.index import Index
 from kvib.ledger import Ledger
 from kvib.policies import Forecasts, Policy, Setting
-from kvib.population import Population
+from kvib.population import Key, Population, listed
 from kvib.procedures import Procedure, independent
 from kvib.randomness import generator
 from kvib.rates import EstimatedRate
@@ -97,7 +97,7 @@ class Sampler:
         guard: Guard | None = None,
         variables: ArrayLike | None = None,
         sketch: int = 0,
-        keys: Iterable[Hashable] | None = None,
+        keys: Iterable[Key] | None = None,
         cost: ArrayLike | None = None,
         cool_down: int = 0,
         over_select: bool = False,
@@ -117,14 +117,18 @@ class Sampler:
         self.usual_step = math.nan
         """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
         self.variables = checked_variables(variables, N)
-        self._state = policy.start(Setting(λ, self.budget, self.procedure.cap, self.variables))
+        self._usual = self.budget
+        if self._priced:
+            self._usual /= float(self._prices(np.arange(N)).mean())
+        """How many clients the budget is enough for, of average ones."""
+        self._state = policy.start(Setting(λ, self._usual, self.procedure.cap, self.variables))
         self.sketches = Sketches(N, checked_sketch(sketch))
         self.resting = Resting(cool_down)
         self._ledger = Ledger()
         self._shape: tuple[int, ...] | None = None
         self._lock = threading.RLock()
-        self._open: Callable[[IntArray], FloatArray] | None = None
-        """Probabilities of the round that clients are checking in for."""
+        self._check_in: CheckIn | None = None
+        """The round that clients are checking in for."""
         self._index: Index | None = None
         if policy.lasting and self.procedure.by_index is not None:
             self._index = self._indexed()
@@ -171,11 +175,10 @@ class Sampler:
         """
         with self._lock:
             self._refuse_check_in("draw")
-            self._release()
+            self._must_be_listed(available)
             requested = self._requested(budget)
             away = None if absent is None else available_ids(np.asarray(absent), len(self))
             if self._index is not None and available is None and norms is None:
-                self._must_be_listed(available)
                 drawn, spent = self._drawn_by_index(self._index, requested, away)
             else:
                 plan = self._plan(available, requested, norms, away)
@@ -196,8 +199,10 @@ class Sampler:
             token=self._ledger.token,
         )
         waiting = self.resting.add(cohort.ids, cohort.round)
+        free = self.resting.released(self._ledger.round)
         if self._index is not None:
             self._index.remove(waiting)
+            self._index.insert(free[self.population.is_here(free)])
         return cohort
 
     def _drawn_from_list(self, plan: _Plan) -> Cohort:
@@ -253,21 +258,19 @@ class Sampler:
         values = cohort_norms(cohort, norms)
         with self._lock:
             self._ledger.check(cohort)
+            self._refuse_check_in("update")
             self._warn_of_silence(cohort, ~np.isnan(values))
             self._learn(cohort, values)
 
     def _learn(self, cohort: Cohort, norms: FloatArray) -> None:
         answered = ~np.isnan(norms)
-        self._ledger.check(cohort)
-        self._refuse_check_in("update")
         if answered.any():
             self._observe(cohort.take(answered), norms[answered])
         self._response = rates.observe(self._response, cohort.ids, answered)
         self._ledger.close(cohort)
 
     def _observe(self, answers: Cohort, norms: FloatArray) -> None:
-        # in the units of the first weights, whatever the total is now
-        pi = answers.weight * self.population.total * norms
+        pi = self.population.raw[answers.ids] * norms  # in units that do not move with the total
         feedback = _feedback(pi, answers.response, answers.availability)
         old = None if self._index is None else self._index.scores(answers.ids)
         epoch = self.policy.epoch(self._state)
@@ -326,6 +329,7 @@ class Sampler:
         """Learn from a round that `begin` began; `Estimation.finish` calls it."""
         with self._lock:
             self._ledger.check(cohort)
+            self._refuse_check_in("finish")
             self._warn_of_silence(cohort, ~np.isnan(norms))
             self._learn(cohort, cohort_norms(cohort, norms))
             answered = ~np.isnan(norms)
@@ -359,11 +363,10 @@ class Sampler:
     ) -> FloatArray:
         """Expected counts of all clients for the coming round, [N]; same arguments as `draw`."""
         with self._lock:
-            self._release()
+            self._must_be_listed(available)
             requested, everybody = self._requested(budget), np.zeros(len(self))
             anybody = available is None and norms is None and absent is None
             if anybody and self._index is not None and len(self._index):
-                self._must_be_listed(available)
                 spent = min(requested, self._index.price.sum())
                 ids = np.flatnonzero(self._index.main.place[: len(self)] >= 0)
                 everybody[ids] = self._index.expected(self._mixture(self._index, spent), ids)
@@ -383,12 +386,13 @@ class Sampler:
             back = np.sqrt(self._reach(ids) * rates.at(self._availability, ids))
             return Forecasts(*(back * part[: len(self)] for part in told))
 
-    def admit(self, key: Hashable) -> Admission:
+    def admit(self, key: Key) -> Admission:
         """Whether the client that asks takes part in the current round, and with what coefficient.
 
         For fleets that are not listed: every client tosses its own coin, made of (seed, round,
         key), so the answer is the same however often and in whatever order they ask, and from
-        every server that loaded the same state. `gather` ends the round.
+        every server that loaded the same state. `gather` ends the round. Whoever knows the seed
+        can choose keys that win: let it be a large random number, and a secret.
 
         >>> import kvib
         >>> sampler = kvib.Sampler(kvib.KVib(), [1, 2, 3], 1, keys=["ann", "bob", "eve"])
@@ -396,50 +400,70 @@ class Sampler:
         >>> cohort = sampler.gather(here)
         """
         with self._lock:
-            p = self._chance(self.population.ids([key]))
-            if not coin(self.seed, self.round, key) < p:
-                return Admission(False, 0.0)
             ids = self.population.ids([key])
-            q = float(self._reach(ids)[0])
-            return Admission(True, float(self.population.share(ids)[0]) / (q * p))
+            if self._check_in is None:
+                self._open_check_in()
+            assert self._check_in is not None
+            p = self._check_in.chances(ids)
+            if self._coins(ids)[0] >= p[0]:
+                return Admission(False, 0.0)
+            return Admission(True, float((self.population.share(ids) / (self._reach(ids) * p))[0]))
 
-    def gather(self, keys: Sequence[Hashable]) -> Cohort:
+    def gather(self, keys: Sequence[Key]) -> Cohort:
         """End a round of check-ins: the cohort of those who asked and were admitted.
 
         The estimate stands for those who checked in, or for all where the sampler was told with
-        which probability clients do (`availability`).
+        which probability clients do (`availability`). Whoever was admitted belongs in, also those
+        who then did not answer: their norms are NaN.
         """
         with self._lock:
             ids = np.unique(self.population.ids(keys))
-            p = np.array([self._chance(ids[k : k + 1]) for k in range(len(ids))])
-            tossed = [coin(self.seed, self.round, key) for key in self.population.keys(ids)]
-            refused = np.flatnonzero(np.array(tossed) >= p)
+            check_in = self._new_check_in() if self._check_in is None else self._check_in
+            p = check_in.chances(ids)
+            refused = ids[self._coins(ids) >= p]
             if len(refused):
-                [name] = self.population.keys(ids[refused[:1]])
-                raise ValueError(f"client {name!r} was not admitted to round {self.round}")
-            self._open = None
-            return self._opened(self._cohort(ids, p), self.budget, self.budget)
+                [name] = self.population.keys(refused[:1])
+                raise ValueError(
+                    f"client {name!r} was not admitted to round {self.round}; gather only those "
+                    "that admit(key) admits"
+                )
+            self._check_in = None
+            return self._opened(self._cohort(ids, p), check_in.budget, check_in.requested)
 
-    def _chance(self, ids: IntArray) -> float:
-        """p of one client in the round that is open for check-in."""
+    def _open_check_in(self) -> None:
+        self._check_in = self._new_check_in()
+
+    def _new_check_in(self) -> CheckIn:
+        """Probabilities of the coming round, for clients one by one."""
         if self.procedure is not independent:
             raise ValueError(
                 f"only independent coins can be tossed one by one, not {self.procedure!r}; make "
                 "the sampler with procedure=kvib.independent"
             )
-        if self._open is None:
-            self._release()
-            index = self._index
-            if index is not None:
-                self._open = partial(index.expected, self._mixture(index, self.budget))
-            else:
-                everybody = self.probabilities()
-                self._open = lambda ids: everybody[ids]
-        waits = self._index is not None and self._index.main.place[ids[0]] < 0
-        return 0.0 if waits else float(self._open(ids)[0])
+        if not rates.is_known(self._availability):
+            raise ValueError(
+                "who does not ask is not known, so availability cannot be learned from check-ins; "
+                "give Sampler(availability=…) the probability, or leave it out"
+            )
+        requested, index = self._requested(None), self._index
+        if index is None or len(index) == 0:
+            plan, everybody = self._plan(None, requested, None, None), np.zeros(len(self))
+            everybody[plan.ids] = plan.expected
+            return CheckIn(lambda ids: everybody[ids], plan.budget, requested)
+        spent = min(requested, float(index.price.sum()))
+        mixture = self._mixture(index, spent)
+
+        def chances(ids: IntArray) -> FloatArray:
+            return np.where(index.main.place[ids] >= 0, index.expected(mixture, ids), 0.0)
+
+        return CheckIn(chances, spent, requested)
+
+    def _coins(self, ids: IntArray) -> FloatArray:
+        keys = self.population.keys(ids)
+        return np.array([coin(self.seed, self.round, key) for key in keys])
 
     def _refuse_check_in(self, what: str) -> None:
-        if self._open is not None:
+        if self._check_in is not None:
             raise ValueError(
                 f"round {self.round} is open for check-in, and its probabilities must not change; "
                 f"gather(keys) ends it, then {what}"
@@ -449,14 +473,14 @@ class Sampler:
         """Ids of clients by their keys."""
         return self.population.ids(keys)
 
-    def keys(self, ids: ArrayLike) -> list[Hashable]:
+    def keys(self, ids: ArrayLike) -> list[Key]:
         """What these clients are called."""
         return self.population.keys(ids)
 
     def join(
         self,
         weights: ArrayLike,
-        keys: Sequence[Hashable] | None = None,
+        keys: Sequence[Key] | Key | None = None,
         cost: ArrayLike | None = None,
     ) -> IntArray:
         """Clients come, or come back with their history; their ids. Costs nothing in N.
@@ -467,46 +491,33 @@ class Sampler:
             cost: of each, where drawing has costs.
         """
         given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
+        names = None if keys is None else listed(keys)
+        price = None if cost is None else checked_cost(np.atleast_1d(cost), len(given))
         with self._lock:
-            self._refuse_check_in("join")
-            self._can_change()
-            fresh, back = self.population.prepare(keys, len(given))
-            price = checked_cost(cost, len(given))
+            self._can_change("join")
+            own = self.population.in_units(given)
+            ids, back = self.population.prepare(names, len(given))
             if (price is None) != (self.cost is None):
                 raise ValueError("give newcomers a cost if, and only if, the others have one")
-            ids = np.empty(len(given), np.int64)
-            returning = np.isin(np.arange(len(given)), self._positions(keys, back))
-            ids[returning], ids[~returning] = back, fresh
-            own = given / self.population.unit
-            new_keys = (
-                None if keys is None else [k for k, r in zip(keys, returning, strict=True) if not r]
-            )
+            fresh = ids[~back]
             self._make_room(len(self) + len(fresh))
-            self.population.add(fresh, own[~returning], new_keys)
+            new = None if names is None else [names[k] for k in np.flatnonzero(~back)]
+            self.population.add(fresh, own[~back], new)
             if self.cost is not None and price is not None:
                 self.cost[ids] = price
-            self._state = self.policy.enter(self._state, fresh, own[~returning])
-            self._come_back(back, own[returning])
-            self._resized(ids)
+            self._state = self.policy.enter(self._state, fresh, own[~back])
+            self.population.come_back(ids[back])
+            self._weighed(ids[back], own[back])
+            self._resized()
+            if self._index is not None:
+                self._index.insert(ids[~self.resting.has(ids)])
             return ids
-
-    def _positions(self, keys: Sequence[Hashable] | None, back: IntArray) -> IntArray:
-        """Where in `keys` those are who come back."""
-        if keys is None or len(back) == 0:
-            return np.empty(0, np.int64)
-        names = set(self.population.keys(back))
-        return np.array([k for k, key in enumerate(keys) if key in names], np.int64)
-
-    def _come_back(self, ids: IntArray, weights: FloatArray) -> None:
-        self.population.come_back(ids)
-        ratio = self.population.reweigh(ids, weights)
-        self._state = self.policy.reweigh(self._state, ids, weights, ratio)
 
     def leave(self, keys: Any) -> None:
         """Clients go, with their share of the objective; their history is kept for a return."""
         with self._lock:
             self._refuse_check_in("leave")
-            self._can_change()
+            self._is_open()
             ids = np.unique(self.population.ids(keys))
             away = ids[~self.population.is_here(ids)]
             if len(away):
@@ -515,30 +526,41 @@ class Sampler:
                 raise ValueError("all clients would be gone; end the run instead")
             if self._index is not None:
                 self._index.remove(ids[self._index.main.place[ids] >= 0])
-            self.resting.drop(ids)
             self.population.leave(ids)
-            self._resized(ids[:0])
+            self._resized()
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:
         """Weights of clients change, in the units of the weights at the beginning."""
         given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
         with self._lock:
-            self._refuse_check_in("reweigh")
-            self._can_change()
+            self._can_change("reweigh")
+            own = self.population.in_units(given)
             ids = self.population.ids(keys)
-            if len(ids) != len(given) or len(np.unique(ids)) != len(ids):
+            if len(ids) != len(given):
                 raise ValueError(f"{len(given)} weights for {len(ids)} clients; give one each")
+            if len(np.unique(ids)) != len(ids):
+                raise ValueError("a client is listed twice; give each its one new weight")
             inside = ids[:0]
             if self._index is not None:
                 inside = ids[self._index.main.place[ids] >= 0]
                 self._index.remove(inside)
-            own = given / self.population.unit
-            ratio = self.population.reweigh(ids, own)
-            self._state = self.policy.reweigh(self._state, ids, own, ratio)
+            self._weighed(ids, own)
             if self._index is not None:
                 self._index.insert(inside)
 
-    def _can_change(self) -> None:
+    def _weighed(self, ids: IntArray, own: FloatArray) -> None:
+        ratio = self.population.reweigh(ids, own)
+        self._state = self.policy.reweigh(self._state, ids, own, ratio)
+
+    def _can_change(self, what: str) -> None:
+        """Refuse newcomers and new weights where they cannot be had, before anything changed."""
+        self._refuse_check_in(what)
+        self._is_open()
+        nobody, nothing = np.empty(0, np.int64), np.empty(0)
+        self._state = self.policy.enter(self._state, nobody, nothing)
+        self._state = self.policy.reweigh(self._state, nobody, nothing, nothing)
+
+    def _is_open(self) -> None:
         """Refuse what has one entry per client and nobody to give newcomers theirs."""
         fixed = {
             "an estimator that remembers updates": self.remembered is not None,
@@ -571,11 +593,9 @@ class Sampler:
         if self._index is not None:
             self._index.widen(room)
 
-    def _resized(self, joined: IntArray) -> None:
+    def _resized(self) -> None:
         clients = len(self.population)
-        self._state = self.policy.resized(self._state, clients, min(self.budget, clients))
-        if self._index is not None:
-            self._index.insert(joined)
+        self._state = self.policy.resized(self._state, clients, min(self._usual, clients))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically."""
@@ -627,7 +647,7 @@ class Sampler:
         self, scores: Callable[[IntArray], FloatArray]
     ) -> Callable[[IntArray], FloatArray]:
         """score/√price: whom to prefer when the budget is spent on prices."""
-        if self.cost is None and not self._pays_for_answers:
+        if not self._priced:
             return scores
         return lambda ids: scores(ids) / np.sqrt(self._prices(ids))
 
@@ -640,6 +660,11 @@ class Sampler:
         """Over-selection with known rates: who answers seldom costs little."""
         return self.over_select and rates.is_known(self._response)
 
+    @property
+    def _priced(self) -> bool:
+        """Whether clients differ in what drawing them takes from the budget."""
+        return self.cost is not None or self._pays_for_answers
+
     def _prices(self, ids: IntArray) -> FloatArray:
         """What drawing these clients takes from the budget, [m]."""
         price = np.ones(len(ids)) if self.cost is None else self.cost[ids]
@@ -647,16 +672,11 @@ class Sampler:
 
     def _requested(self, budget: float | None) -> float:
         """The budget of a round, raised where it counts answers whose rate is being learned."""
-        given = self.budget if budget is None else checked_budget(budget, len(self), self.cost)
+        most = math.inf if self.cost is not None else len(self)  # costs are clipped, not summed up
+        given = self.budget if budget is None else checked_budget(budget, most)
         if self.over_select and not rates.is_known(self._response):
             return given / rates.common(self._response)
         return given
-
-    def _release(self) -> None:
-        """Whoever has waited long enough can be drawn again."""
-        free = self.resting.released(self._ledger.round)
-        if self._index is not None:
-            self._index.insert(free)
 
     def _plan(
         self,
@@ -667,8 +687,7 @@ class Sampler:
     ) -> _Plan:
         ids = self._eligible(available, away)
         state = self._informed(norms)
-        priced = self.cost is not None or self._pays_for_answers
-        prices = self._prices(ids) if priced else None
+        prices = self._prices(ids) if self._priced else None
         K = min(requested, len(ids) if prices is None else float(prices.sum()))
         if len(ids) == 0:
             return _Plan(ids, np.empty(0), 0.0, requested)
@@ -681,7 +700,6 @@ class Sampler:
 
     def _eligible(self, available: ArrayLike | None, away: IntArray | None) -> IntArray:
         """Ids that can be drawn, ascending."""
-        self._must_be_listed(available)
         ids = available_ids(available, len(self))
         out = [list(self.population.gone), self.resting.ids, [] if away is None else away]
         excluded = np.concatenate([np.asarray(part, np.int64) for part in out])

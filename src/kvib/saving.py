@@ -31,6 +31,8 @@ _HEADER = {
     "cool down",
     "over-select",
     "population",
+    "usual",
+    "check-in",
 }
 _ARRAYS = {
     "weights",
@@ -59,6 +61,8 @@ def packed(sampler: "Sampler") -> Arrays:
         "cool down": sampler.resting.rounds,
         "over-select": sampler.over_select,
         "population": sampler.population.about(),
+        "usual": sampler._usual,
+        "check-in": sampler._check_in is not None,
     }
     parts = {
         "population": sampler.population.packed(),
@@ -118,7 +122,7 @@ def restored(
         over_select=about["over-select"],
     )
     # exactly as saved: normalising again may change the last digit
-    sampler.population.raw[:] = arrays["weights"]
+    sampler.population.raw[:], sampler._usual = arrays["weights"], about["usual"]
     sampler.population.restore(about["population"], storage.part(arrays, "population"))
     if sampler.sketches.size:
         sampler.sketches.restore(storage.part(arrays, "sketches"))
@@ -136,4 +140,6 @@ def restored(
     if sampler._index is not None:
         sampler._index = sampler._indexed()
         sampler._index.restore(storage.part(arrays, "index"))
+    if about["check-in"]:
+        sampler._check_in = sampler._new_check_in()
     return sampler

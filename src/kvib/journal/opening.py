@@ -1,6 +1,7 @@
 """A sampler from its file, begun there or continued."""
 
 import inspect
+import json
 import os
 from contextlib import closing
 from dataclasses import is_dataclass
@@ -17,6 +18,7 @@ from kvib.journal.access import Lock
 from kvib.journal.file import JournalFile, create
 from kvib.journal.sampler import Journalled
 from kvib.policies import Policy
+from kvib.population import listed
 from kvib.procedures import Procedure
 from kvib.sampler import Sampler
 
@@ -65,6 +67,8 @@ def journalled(
     _check_count("keep", keep)
     given = {"policy": policy, "weights": weights, "budget": budget, "procedure": procedure}
     given = {name: value for name, value in given.items() if value is not None} | options
+    if given.get("keys") is not None:
+        given["keys"] = listed(given["keys"])
     home = Path(os.path.realpath(path))
     missing = {"policy", "weights", "budget"} - set(given)
     if missing and not home.exists():
@@ -162,6 +166,8 @@ def _said(given: dict[str, Any]) -> dict[str, Any]:
     said = usual | given
     if "weights" in said:
         said["weights"] = checked_weights(said["weights"])
+    if said["keys"] is not None:  # 1 and "1" are two clients
+        said["keys"] = np.frombuffer(json.dumps(said["keys"]).encode(), np.uint8)
     if said["procedure"] is None and "policy" in said:
         said["procedure"] = said["policy"].procedure
     return {name: _plain(value) for name, value in said.items()}

@@ -4,7 +4,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvib.checkin import Admission
 from kvib.checks import cohort_norms
 from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray
 from kvib.estimators import deviation
@@ -20,6 +21,7 @@ from kvib.journal import cohorts
 from kvib.journal.access import Lock, torn
 from kvib.journal.file import Event, JournalFile
 from kvib.journal.records import Record
+from kvib.population import Key, listed
 from kvib.sampler import Sampler
 
 REPLAY = 1.0
@@ -84,7 +86,7 @@ class Journalled(Sampler):
         """As `Sampler.draw`; durable before the cohort is returned."""
         given: Record = {}
         if absent is not None:
-            given["given absent"] = np.asarray(absent, dtype=np.int64)
+            given["given absent"] = np.asarray(absent)
         if available is not None:
             given["given available"] = np.asarray(available)
         if budget is not None:
@@ -94,34 +96,43 @@ class Journalled(Sampler):
         cohort: Cohort = self._do("draw", None, given)
         return cohort
 
-    def gather(self, keys: Sequence[Hashable]) -> Cohort:
+    def admit(self, key: Key) -> Admission:
+        """As `Sampler.admit`; that the round is open is durable before anybody is admitted."""
+        with self._lock:
+            self._usable()
+            return super().admit(key)
+
+    def _open_check_in(self) -> None:
+        self._do("check in", None, {})
+
+    def gather(self, keys: Sequence[Key]) -> Cohort:
         """As `Sampler.gather`, likewise."""
-        cohort: Cohort = self._do("draw", None, {"checked in": _keys(keys)})
+        cohort: Cohort = self._do("draw", None, {"checked in": listed(keys)})
         return cohort
 
     def join(
         self,
         weights: ArrayLike,
-        keys: Sequence[Hashable] | None = None,
+        keys: Sequence[Key] | Key | None = None,
         cost: ArrayLike | None = None,
     ) -> IntArray:
         """As `Sampler.join`, likewise."""
         record: Record = {"weights": np.atleast_1d(np.asarray(weights, np.float64))}
         if keys is not None:
-            record["keys"] = _keys(keys)
+            record["keys"] = listed(keys)
         if cost is not None:
-            record["cost"] = np.asarray(cost, np.float64)
+            record["cost"] = np.atleast_1d(np.asarray(cost, np.float64))
         ids: IntArray = self._do("join", None, record)
         return ids
 
     def leave(self, keys: Any) -> None:
         """As `Sampler.leave`, likewise."""
-        self._do("leave", None, {"keys": _keys(keys)})
+        self._do("leave", None, {"keys": listed(keys)})
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:
         """As `Sampler.reweigh`, likewise."""
         new = np.atleast_1d(np.asarray(weights, np.float64))
-        self._do("reweigh", None, {"keys": _keys(keys), "weights": new})
+        self._do("reweigh", None, {"keys": listed(keys), "weights": new})
 
     def update(self, cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> None:
         """As `Sampler.update`, of norms in single precision; durable before it returns.
@@ -131,6 +142,7 @@ class Journalled(Sampler):
         with self._lock:
             values = _single(cohort_norms(cohort, norms))
             if not self._heard(cohort, values):
+                self._refuse_check_in("update")
                 super()._warn_of_silence(cohort, ~np.isnan(values))
                 self._do("update", cohort.round, {"norms": values}, checked=True)
 
@@ -148,6 +160,7 @@ class Journalled(Sampler):
             self._usable()
             self._ledger.check(cohort)
             self._as_drawn(cohort)
+            self._refuse_check_in("finish")
             super()._warn_of_silence(cohort, ~np.isnan(values))
             sketched = sketches.astype(np.float32)
             record = {"norms": values, "sketches": sketched, "usual": usual}
@@ -347,6 +360,11 @@ def _finish(sampler: Journalled, round: int | None, record: Record) -> Done:
     return _learned(sampler, cohort, norms)
 
 
+def _check_in(sampler: Journalled, round: int | None, record: Record) -> Done:
+    Sampler._open_check_in(sampler)
+    return Done()
+
+
 def _join(sampler: Journalled, round: int | None, record: Record) -> Done:
     ids = Sampler.join(sampler, record["weights"], record.get("keys"), record.get("cost"))
     return Done(outcome={"ids": ids}, result=ids)
@@ -364,6 +382,7 @@ def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
 
 KINDS: dict[str, Callable[[Journalled, int | None, Record], Done]] = {
     "draw": _draw,
+    "check in": _check_in,
     "update": _update,
     "finish": _finish,
     "join": _join,
@@ -391,12 +410,6 @@ def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
         "norms": _digest(norms.astype(np.float32)),
     }
     return Done(cohort.round, {}, numbers)
-
-
-def _keys(given: Any) -> list[Any]:
-    """Keys as JSON can say them."""
-    listed = [given] if isinstance(given, str | int) else list(given)
-    return [key.item() if isinstance(key, np.integer) else key for key in listed]
 
 
 def _single(norms: FloatArray) -> NDArray[np.float32]:

@@ -275,8 +275,9 @@ def _refitted(state: ForecastState, t: int) -> ForecastState:
     excess = state.offset[ids] ** 2 - 1 / state.precision[ids]
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))
     state = state._replace(slope=state.slope + common, spread=max(spread, 0.1 * noise, 1e-3))
-    _score(state, np.arange(len(state.offset)), t)
-    return state._replace(level=float(state.log_score.max()))
+    everybody = np.flatnonzero(state.features[0])  # not what is kept free for newcomers
+    _score(state, everybody, t)
+    return state._replace(level=float(state.log_score[everybody].max()))
 
 
 def _noise_and_drift(returns: FloatArray) -> tuple[float, float]:

@@ -108,7 +108,7 @@ class Policy(Generic[State]):
 
         Args:
             state: whose `per_client` arrays have room for them.
-            ids: of the new ones.
+            ids: of the new ones; nobody: to see whether anybody could.
             weights: λ of each, in the units of the first `Setting`.
         """
         raise ValueError(
