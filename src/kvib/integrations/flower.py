@@ -155,7 +155,7 @@ def scaled_update(message: Message, context: Context, call_next: ClientAppCallab
     name = next(iter(reply.content.array_records))
     scaled = model.apart(coefficient * row, {k: coefficient * b for k, b in buffers.items()})
     reply.content[name] = ArrayRecord({k: Array(v) for k, v in scaled.items()})
-    reply.content["kvib"] = ConfigRecord({"norm": float(np.linalg.norm(row))})
+    reply.content["kvib"] = ConfigRecord({"norm": _norm(row)})
     return reply
 
 
@@ -173,7 +173,7 @@ class BadReplyError(ValueError):
 def running_statistics(name: str, array: NDArray[Any]) -> bool:
     """Whether an array is no parameter but counts or measures: BatchNorm's, and all integers."""
     last = name.split(".")[-1]
-    return last in {"running_mean", "running_var"} or array.dtype.kind != "f"
+    return last in {"running_mean", "running_var", "num_batches_tracked"} or array.dtype.kind != "f"
 
 
 class _Model:
@@ -187,10 +187,11 @@ class _Model:
     def difference(self, content: RecordDict) -> tuple[FloatArray, dict[str, FloatArray]]:
         """x − x_i of a reply as one row, [d], and its buffers."""
         theirs = self.read(content)
-        parts = [
-            (self.arrays[name].astype(np.float64) - theirs[name]).ravel()
-            for name in self.parameters
-        ]
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = [
+                (self.arrays[name].astype(np.float64) - theirs[name]).ravel()
+                for name in self.parameters
+            ]
         row = np.concatenate([np.empty(0), *parts])
         return row, {name: theirs[name].astype(np.float64) for name in self.buffers}
 
@@ -300,7 +301,7 @@ class Visible:
         for position, content in answers:
             try:
                 row, own = model.difference(content)
-                _must_be_finite(float(np.linalg.norm(row)), own)
+                _must_be_finite(_norm(row), own)
             except BadReplyError as error:
                 round.refused[round.keys[position]] = str(error)
                 continue
@@ -344,7 +345,7 @@ class Hidden:
             try:
                 norm = _reported(content)
                 row, own = model.joined(content)
-                _must_be_finite(float(np.linalg.norm(row)), own)
+                _must_be_finite(_norm(row), own)
             except BadReplyError as error:
                 round.refused[round.keys[position]] = str(error)
                 continue
@@ -373,6 +374,11 @@ def _reported(content: RecordDict) -> float:
     if not isinstance(said, float) or not 0 <= said <= LARGEST:
         raise BadReplyError(f"it reports the norm {said!r}; ClientApp(mods=[…, scaled_update])?")
     return said
+
+
+def _norm(row: FloatArray) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.linalg.norm(row))
 
 
 def _must_be_finite(norm: float, buffers: Mapping[str, FloatArray]) -> None:
@@ -596,7 +602,12 @@ class UnbiasedSampling(Strategy):
             "metrics": metrics,
         }
         reply = Message(RecordDict(cast(Any, content)), reply_to=round.template)
-        return self.strategy.aggregate_train(server_round, [reply])
+        arrays, metrics_or_none = self.strategy.aggregate_train(server_round, [reply])
+        if arrays is not None:  # averaging has made floating-point numbers of counters
+            for name in round.buffers:
+                kind = model.arrays[name].dtype
+                arrays[name] = Array(np.asarray(arrays[name].numpy().astype(kind)))
+        return arrays, metrics_or_none
 
     def _answers(self, round: _Round, replies: Iterable[Message]) -> list[_Answer]:
         """Whose reply is which: a dead node's is from the SuperLink, so go by the message."""

@@ -1,0 +1,788 @@
+"""Flower: what the wrapped strategy is given, who is who, and what goes wrong."""
+
+import itertools
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as strategies
+
+import kvib
+from flower_grid import (
+    LocalGrid,
+    numbers,
+    one_round,
+    partitions,
+    record,
+    shifting_app,
+)
+from kvib.integrations.flower import (
+    EstimateAvailability,
+    Hidden,
+    KVibFedAvg,
+    Renormalise,
+    UnbiasedSampling,
+    introduce,
+    scaled_update,
+)
+
+SIZES = [10.0, 20, 30, 40, 5]
+N = len(SIZES)
+RNG = np.random.default_rng(5)
+UPDATES = [
+    {"w": RNG.integers(-99, 99, (2, 3)) / 64, "b": RNG.integers(-99, 99, 3) / 64 * i}
+    for i in range(N)
+]  # x − (x − g) is exactly g then
+MODEL = {"w": np.arange(6.0).reshape(2, 3), "b": np.ones(3)}
+AVERAGING = [
+    strategies.FedAvg,
+    strategies.FedAvgM,
+    strategies.FedAdam,
+    strategies.FedYogi,
+    strategies.FedAdagrad,
+    strategies.FedProx,
+]
+
+
+def fleet(n=N, **options):
+    return LocalGrid(shifting_app(UPDATES, SIZES, **options), partitions(n))
+
+
+def fedavg(**options):
+    return strategies.FedAvg(**{"min_available_nodes": 1, "min_train_nodes": 1, **options})
+
+
+def sampling(strategy=None, policy=None, budget=2, **options):
+    options = {"guard": None, **options}
+    return UnbiasedSampling(strategy or fedavg(), policy, budget=budget, **options)
+
+
+def node_of(grid, partition):
+    return sorted(grid.contexts)[partition]
+
+
+def flat(arrays):
+    return np.concatenate([a.ravel() for _, a in sorted(numbers(arrays).items())])
+
+
+def estimated(cohort, ids=None):
+    """x − kvib.estimate of those who answered."""
+    answers = {int(i): UPDATES[i] for i in cohort.ids if ids is None or i in ids}
+    step = kvib.estimate(cohort, answers, like=MODEL)
+    return flat(record(**{name: MODEL[name] - step[name] for name in MODEL}))
+
+
+# The estimate
+
+
+@pytest.mark.parametrize("procedure", [kvib.independent, kvib.pivotal, kvib.with_replacement])
+def test_the_step_is_the_estimate(procedure):
+    strategy, grid = sampling(procedure=procedure), fleet()
+    x = record(**MODEL)
+    for t in range(1, 6):
+        arrays, metrics = one_round(strategy, grid, x, t)
+        cohort = strategy.cohort
+        assert np.array_equal(flat(arrays), estimated(cohort))
+        assert metrics["kvib-cohort"] == len(cohort)
+        assert metrics["kvib-coefficients"] == pytest.approx(cohort.coefficients.sum())
+        assert metrics["kvib-missing"] == 0
+        assert metrics["kvib-round"] == t - 1
+        expected = kvib.estimated_variance(cohort, [UPDATES[i] for i in cohort.ids]).value
+        assert metrics["kvib-variance"] == pytest.approx(expected, nan_ok=True)
+
+
+def test_weights_are_what_clients_say_in_the_order_of_their_keys():
+    strategy, grid = sampling(), fleet()
+    one_round(strategy, grid, record(**MODEL))
+    assert strategy.sampler.keys(range(N)) == list(range(N))
+    assert strategy.sampler.weights == pytest.approx(np.array(SIZES) / sum(SIZES))
+
+
+@pytest.mark.parametrize("inner", AVERAGING, ids=lambda kind: kind.__name__)
+def test_every_averaging_strategy_takes_the_estimate_as_its_mean(inner):
+    """Stock strategy, given x − d as the only reply, ends where the wrapped one does."""
+    options = {"min_available_nodes": 1}
+    wrapped, stock, grid = sampling(inner(**options)), inner(**options), fleet()
+    x = y = record(**MODEL)
+    for t in range(1, 4):
+        x, _ = one_round(wrapped, grid, x, t)
+        step = kvib.estimate(wrapped.cohort, [UPDATES[i] for i in wrapped.cohort.ids], like=MODEL)
+        one = LocalGrid(shifting_app([step]), partitions(1))
+        stock.min_train_nodes = 1
+        messages = stock.configure_train(t, y, ConfigRecord(), one)
+        y, _ = stock.aggregate_train(t, one.send_and_receive(messages))
+        assert flat(x) == pytest.approx(flat(y), rel=1e-12)
+
+
+def test_fedprox_still_tells_its_mu():
+    strategy, grid = sampling(strategies.FedProx(proximal_mu=0.25)), fleet()
+    one_round(strategy, grid, record(**MODEL), 3)
+    trained = [m for m in grid.sent if m.metadata.message_type == "train"]
+    assert {m.content["config"]["proximal-mu"] for m in trained} == {0.25}
+    assert {m.content["config"]["server-round"] for m in trained} == {3}
+
+
+def test_uniform_sampling_of_equal_clients_is_stock_fedavg():
+    """Given the same cohort, to float accuracy, in single precision too."""
+    double = record(**MODEL)
+    single = record(**{k: v.astype(np.float32) for k, v in MODEL.items()})
+    for arrays in (double, single):
+        grid = LocalGrid(shifting_app(UPDATES), partitions(N))
+        ours = sampling(policy=kvib.Uniform(), procedure=kvib.without_replacement)
+        mine, _ = one_round(ours, grid, arrays)
+        some = LocalGrid(shifting_app(UPDATES), partitions(N))
+        some.online = {node_of(some, i) for i in ours.cohort.ids}
+        theirs, _ = one_round(strategies.FedAvg(), some, arrays)
+        assert flat(mine) == pytest.approx(flat(theirs), rel=1e-6)
+
+
+def test_the_expected_step_is_full_participation_over_all_outcomes():
+    """Every subset of three clients by hand, through messages, with unequal probabilities."""
+    sizes, n = [1.0, 2.0, 4.0], 3
+    grid = LocalGrid(shifting_app(UPDATES, sizes), partitions(n))
+    strategy = sampling(policy=kvib.Forecast(), procedure=kvib.independent, budget=1.5)
+    x = record(**MODEL)
+    for t in range(1, 5):
+        one_round(strategy, grid, x, t)
+    p = strategy.sampler.probabilities(available=np.arange(n))
+    assert len(set(p.round(6))) > 1
+    mean, λ = 0.0, np.array(sizes) / 7
+    for outcome in itertools.product([0, 1], repeat=n):
+        ids = np.flatnonzero(outcome)
+        chance = math.prod(p[i] if hit else 1 - p[i] for i, hit in enumerate(outcome))
+        cohort = kvib.Cohort(
+            ids=ids, count=np.ones(len(ids)), expected=p[ids], weight=λ[ids], budget=1.5
+        )
+        fresh = sampling(policy=kvib.Uniform(), procedure=kvib.independent, budget=1.5)
+        one_round(fresh, grid, x)  # meets everybody
+        sampler = fresh.sampler
+        forced = _as_drawn_by(sampler, cohort)
+        fresh.fleet.draw = lambda online, forced=forced: forced
+        arrays, _ = one_round(fresh, grid, x)
+        mean += chance * flat(arrays)
+    full = flat(x) - sum(w * flat(record(**g)) for w, g in zip(λ, UPDATES, strict=False))
+    assert mean == pytest.approx(full, abs=1e-10)
+
+
+def _as_drawn_by(sampler, cohort):
+    real = sampler.draw(available=np.arange(len(sampler)))
+    return replace(cohort, round=real.round, token=real.token)
+
+
+def test_unbiased_through_messages_with_clients_that_fail():
+    """2,000 rounds from one model; 20 % fail at known rates; bound at 5.5 standard errors."""
+    rng = np.random.default_rng(11)
+    rates = {0: 0.8, 1: 0.7, 2: 0.9, 3: 0.75, 4: 0.85}
+    grid = fleet()
+    strategy = sampling(policy=kvib.KVib(), response=rates)
+    x, steps = record(**MODEL), []
+    for t in range(1, 2001):
+        for i, rate in rates.items():
+            grid.fails[node_of(grid, i)] = None if rng.random() < rate else 2
+        arrays, _ = one_round(strategy, grid, x, t)
+        steps.append(flat(x) - flat(arrays))
+    λ = np.array(SIZES) / sum(SIZES)
+    full = sum(w * flat(record(**g)) for w, g in zip(λ, UPDATES, strict=True))
+    error = np.std(steps, axis=0, ddof=1) / math.sqrt(len(steps))
+    assert (np.abs(np.mean(steps, axis=0) - full) <= 5.5 * error + 1e-12).all()
+    p = strategy.sampler.probabilities(available=np.arange(N))
+    assert p.max() > 1.5 * p.min()  # unequal, or this shows little
+
+
+def test_buffers_are_averaged_and_do_not_count_as_updates():
+    """BatchNorm: a step Σ coefficient ≠ 1 would make a running variance negative."""
+    updates = [
+        {"w": np.ones(2) * i, "bn.running_var": -np.full(2, i + 0.5), "seen": np.int64(-i)}
+        for i in range(N)
+    ]
+    model = {"w": np.zeros(2), "bn.running_var": np.zeros(2), "seen": np.int64(0)}
+    strategy = sampling(procedure=kvib.independent)
+    grid = LocalGrid(shifting_app(updates, SIZES), partitions(N))
+    for t in range(1, 5):
+        arrays, _ = one_round(strategy, grid, record(**model), t)
+        cohort, moved = strategy.cohort, numbers(arrays)
+        share = kvib.self_normalised(cohort)
+        assert moved["seen"].dtype == np.int64
+        if len(cohort):
+            variance = share @ (cohort.ids + 0.5)
+            assert moved["bn.running_var"] == pytest.approx(variance)
+            assert moved["seen"] == np.rint(share @ cohort.ids)
+        assert moved["w"] == pytest.approx(-(cohort.coefficients @ cohort.ids))
+
+
+def test_large_models_have_their_variance_estimated_from_sketches():
+    rng = np.random.default_rng(0)
+    updates = [{"w": rng.normal(size=20_000) * (i + 1)} for i in range(N)]
+    grid = LocalGrid(shifting_app(updates, SIZES), partitions(N))
+    strategy = sampling(budget=3)
+    _, metrics = one_round(strategy, grid, record(w=np.zeros(20_000)))
+    cohort = strategy.cohort
+    exact = kvib.estimated_variance(cohort, [updates[i] for i in cohort.ids]).value
+    assert metrics["kvib-variance"] == pytest.approx(exact, rel=0.2)
+
+
+# The drop-in
+
+
+def test_kvib_fedavg_takes_the_arguments_of_fedavg():
+    strategy, grid = KVibFedAvg(0.4, 0.0, 1, min_available_nodes=5, seed=3), fleet()
+    result = strategy.start(grid, record(**MODEL), num_rounds=3)
+    assert [m["kvib-cohort"] for m in result.train_metrics_clientapp.values()] == [2, 2, 2]
+    assert strategy.strategy.fraction_evaluate == 0.0
+    assert not result.evaluate_metrics_clientapp
+
+
+def test_the_whole_loop_evaluates_as_before():
+    strategy, grid = sampling(fedavg(fraction_evaluate=1.0)), fleet()
+    result = strategy.start(grid, record(**MODEL), num_rounds=2)
+    asked = [m for m in grid.sent if m.metadata.message_type == "evaluate"]
+    assert len(asked) == 2 * N
+    assert result.evaluate_metrics_clientapp[2]["accuracy"] == 0.5
+
+
+def test_metrics_of_clients_are_averaged_by_coefficient():
+    strategy, grid = sampling(), fleet()
+    _, metrics = one_round(strategy, grid, record(**MODEL))
+    cohort = strategy.cohort
+    assert metrics["loss"] == pytest.approx(kvib.self_normalised(cohort) @ cohort.ids)
+    assert "num-examples" not in metrics
+
+
+def test_an_own_function_for_metrics_sees_every_client():
+    seen = []
+
+    def largest(contents, key):
+        seen.append([content["metrics"][key] for content in contents])
+        return MetricRecord({"largest": max(c["metrics"]["loss"] for c in contents)})
+
+    strategy, grid = sampling(fedavg(train_metrics_aggr_fn=largest)), fleet()
+    _, metrics = one_round(strategy, grid, record(**MODEL))
+    assert metrics["largest"] == strategy.cohort.ids.max()
+    assert seen == [strategy.cohort.coefficients.tolist()]
+
+
+def test_no_training_where_the_strategy_wants_none():
+    strategy, grid = sampling(fedavg(fraction_train=0.0)), fleet()
+    assert list(strategy.configure_train(1, record(**MODEL), ConfigRecord(), grid)) == []
+    assert strategy.aggregate_train(1, []) == (None, None)
+
+
+# Who is who
+
+
+def test_names_before_partitions_before_node_ids():
+    app = shifting_app(UPDATES, SIZES)
+    configs = [{"client-id": "ann", "partition-id": 0}, {"partition-id": 1}, {"client-id": 7}, {}]
+    grid = LocalGrid(app, configs)
+    for context in grid.contexts.values():
+        context.node_config.setdefault("partition-id", 4)
+    del grid.contexts[node_of(grid, 3)].node_config["partition-id"]
+    app._registered_funcs.clear()
+    introduce(app)
+    strategy = sampling()
+    messages = strategy.configure_train(1, record(**MODEL), ConfigRecord(), grid)
+    keys = strategy.sampler.keys(range(4))
+    assert keys == [1, "7", "ann", f"node-{node_of(grid, 3)}"]
+    assert len(list(messages)) == 2
+
+
+def test_an_app_that_does_not_introduce_itself_goes_by_node_ids_and_equal_weights():
+    strategy, grid = sampling(), fleet(introduced=False)
+    one_round(strategy, grid, record(**MODEL))
+    assert strategy.sampler.keys(range(N)) == sorted(f"node-{node}" for node in grid.contexts)
+    assert strategy.sampler.weights == pytest.approx(np.full(N, 1 / N))
+
+
+def test_each_node_is_asked_once():
+    strategy, grid = sampling(), fleet()
+    for t in range(1, 4):
+        one_round(strategy, grid, record(**MODEL), t)
+    asked = [m for m in grid.sent if m.metadata.message_type == "query.kvib"]
+    assert len(asked) == N
+
+
+def test_a_client_that_cannot_tell_its_size_is_asked_again():
+    sizes = {0: 10.0, 1: 20.0}
+    grid = LocalGrid(shifting_app(UPDATES, sizes), partitions(3))
+    strategy = sampling()
+    one_round(strategy, grid, record(**MODEL))
+    assert strategy.sampler.keys(range(2)) == [0, 1]
+    sizes[2] = 30.0
+    one_round(strategy, grid, record(**MODEL))
+    assert strategy.sampler.weights == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+
+
+def test_new_nodes_join_and_restarted_ones_keep_their_history():
+    strategy, grid = sampling(), fleet()
+    late = node_of(grid, 4)
+    grid.online.discard(late)
+    x = record(**MODEL)
+    for t in range(1, 4):
+        one_round(strategy, grid, x, t)
+    assert len(strategy.sampler) == 4
+    grid.online.add(late)
+    one_round(strategy, grid, x, 4)
+    assert strategy.sampler.keys(range(5)) == list(range(5))
+    old = node_of(grid, 2)  # restarted: another node id, the same partition, and more data
+    grid.contexts[99] = grid.contexts[old]
+    grid.online = grid.online - {old} | {99}
+    one_round(strategy, grid, x, 5)
+    assert len(strategy.sampler) == 5
+    assert strategy.fleet.address(2) == 99
+
+
+def test_a_changed_size_changes_the_weight():
+    sizes = dict(enumerate(SIZES))
+    strategy, grid = sampling(), LocalGrid(shifting_app(UPDATES, sizes), partitions(N))
+    one_round(strategy, grid, record(**MODEL))
+    sizes[2] = 130.0
+    old = node_of(grid, 2)
+    grid.contexts[99], grid.online = grid.contexts[old], grid.online - {old} | {99}
+    one_round(strategy, grid, record(**MODEL), 2)
+    assert strategy.sampler.weights == pytest.approx(np.array([10, 20, 130, 40, 5]) / 205)
+
+
+def test_a_table_of_weights_decides_who_takes_part():
+    strategy = sampling(weights={0: 1.0, 1: 3.0, 2: 4.0})
+    with pytest.warns(UserWarning, match=r"client 3 is not in weights=…: it takes no part"):
+        one_round(strategy, fleet(4), record(**MODEL))
+    assert strategy.sampler.weights == pytest.approx([1 / 8, 3 / 8, 4 / 8])
+
+
+@pytest.mark.parametrize("size", [0.0, -3.0, math.nan, math.inf])
+def test_no_data_no_part(size):
+    grid = LocalGrid(shifting_app(UPDATES, [10.0, 20.0, size]), partitions(3))
+    strategy = sampling()
+    with pytest.warns(UserWarning, match="client 2 says it has .* data: no part"):
+        one_round(strategy, grid, record(**MODEL))
+    assert strategy.sampler.keys(range(2)) == [0, 1]
+
+
+def test_two_nodes_of_one_name_are_refused():
+    grid = LocalGrid(shifting_app(UPDATES), [{"partition-id": 1}, {"partition-id": 1}])
+    with pytest.raises(ValueError, match="two clients call themselves 1; give each SuperNode"):
+        one_round(sampling(), grid, record(**MODEL))
+
+
+# Offline
+
+
+def test_offline_clients_stay_in_the_objective():
+    strategy, grid = sampling(budget=3), fleet()
+    x = record(**MODEL)
+    one_round(strategy, grid, x)
+    away = node_of(grid, 3)
+    grid.online.discard(away)
+    for t in range(2, 9):
+        one_round(strategy, grid, x, t)
+    assert strategy.sampler.weights == pytest.approx(np.array(SIZES) / sum(SIZES))
+    assert 3 not in strategy.cohort.ids
+    assert (strategy.cohort.availability < 1).all()
+    grid.online.add(away)
+    for t in range(9, 40):
+        one_round(strategy, grid, x, t)
+        if 3 in strategy.cohort.ids:
+            break
+    [rate] = strategy.cohort.availability[strategy.cohort.ids == 3]
+    assert rate < min(strategy.cohort.availability[strategy.cohort.ids != 3])
+
+
+def test_renormalising_over_who_is_online_is_a_choice():
+    strategy, grid = sampling(offline=Renormalise()), fleet()
+    x = record(**MODEL)
+    one_round(strategy, grid, x)
+    away = node_of(grid, 3)
+    grid.online.discard(away)
+    one_round(strategy, grid, x, 2)
+    assert strategy.sampler.weights == pytest.approx(np.array([10, 20, 30, 0, 5]) / 65)
+    grid.online.add(away)
+    one_round(strategy, grid, x, 3)
+    assert strategy.sampler.weights == pytest.approx(np.array(SIZES) / sum(SIZES))
+    grid.online.clear()
+    arrays, metrics = one_round(strategy, grid, x, 4)
+    assert np.array_equal(flat(arrays), flat(x))
+    assert metrics["kvib-cohort"] == 0
+
+
+def test_clients_that_are_gone_for_long_leave_where_asked_to():
+    strategy, grid = sampling(offline=EstimateAvailability(gone_after=3)), fleet()
+    x, away = record(**MODEL), node_of(grid, 3)
+    one_round(strategy, grid, x)
+    grid.online.discard(away)
+    one_round(strategy, grid, x, 2)
+    one_round(strategy, grid, x, 3)
+    assert strategy.sampler.weights[3] > 0
+    one_round(strategy, grid, x, 4)
+    assert strategy.sampler.weights[3] == 0
+    grid.online.add(away)
+    one_round(strategy, grid, x, 5)
+    assert strategy.sampler.weights == pytest.approx(np.array(SIZES) / sum(SIZES))
+    strategy.leave([1])
+    assert strategy.sampler.weights[1] == 0
+
+
+def test_leaving_before_anybody_came():
+    with pytest.raises(ValueError, match="nobody has come yet"):
+        sampling().leave([1])
+
+
+# Failures
+
+
+def nan(reply):
+    return altered(reply, lambda x: {**x, "b": np.full(3, np.nan)})
+
+
+def huge(reply):
+    return altered(reply, lambda x: {**x, "b": np.full(3, 1e200)})
+
+
+def wrong_shape(reply):
+    return altered(reply, lambda x: {**x, "b": np.ones(4)})
+
+
+def lacking(reply):
+    return altered(reply, lambda x: {"w": x["w"]})
+
+
+def words(reply):
+    return altered(reply, lambda x: {**x, "b": np.array(["a", "b", "c"])})
+
+
+def altered(reply, change):
+    reply.content["arrays"] = record(**change(numbers(reply.content["arrays"])))
+    return reply
+
+
+def torn(reply):
+    reply.content["arrays"]["b"].data = b"no array at all"
+    return reply
+
+
+def twice(reply):
+    reply.content["more"] = reply.content["arrays"]
+    return reply
+
+
+BAD = {
+    "client exception": (2, "error 2: the client raised"),
+    "killed node": (5, "error 5: node unavailable"),
+    "silence": ("silent", "no answer in time"),
+    "NaN": (nan, "‖x − x_i‖ is nan: it diverged, or has no numbers in it"),
+    "huge": (huge, "‖x − x_i‖ is inf: it diverged"),
+    "shape": (wrong_shape, r"array 'b' has shape \(4,\), in the model \(3,\)"),
+    "missing array": (lacking, "array 'b' is not in both its model and ours"),
+    "no numbers": (words, "array 'b' is of type <U1"),
+    "torn": (torn, "array 'b' cannot be read"),
+    "two records": (twice, "2 ArrayRecords instead of one"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason"), BAD.values(), ids=BAD)
+def test_the_round_goes_on_without_whoever_fails(wrong, reason):
+    strategy, grid = sampling(budget=4), fleet()
+    x = record(**MODEL)
+    one_round(strategy, grid, x)
+    grid.fails = {node_of(grid, i): wrong for i in (1, 3)}
+    arrays, metrics = one_round(strategy, grid, x, 2)
+    cohort = strategy.cohort
+    failed = sorted({1, 3} & set(cohort.ids.tolist()))
+    assert failed
+    assert sorted(strategy.refused) == failed
+    assert all(re.search(reason, told) for told in strategy.refused.values())
+    assert metrics["kvib-missing"] == len(failed)
+    heard = set(cohort.ids.tolist()) - set(failed)
+    assert flat(arrays) == pytest.approx(estimated(cohort, heard), rel=1e-12)
+    grid.fails = {}
+    one_round(strategy, grid, x, 3)
+    assert (strategy.cohort.response < 1).all()  # silence was learned, and nothing else
+
+
+def test_everybody_fails_and_the_model_stays():
+    strategy, grid = sampling(), fleet()
+    x = record(**MODEL)
+    grid.fails = dict.fromkeys(grid.contexts, 2)
+    arrays, metrics = one_round(strategy, grid, x)
+    assert np.array_equal(flat(arrays), flat(x))
+    assert metrics["kvib-missing"] == 2
+    assert metrics["kvib-coefficients"] == 0
+
+
+def test_an_empty_draw_leaves_the_model_and_momentum_goes_on():
+    strategy = sampling(strategies.FedAvgM(server_momentum=0.5, min_available_nodes=1))
+    grid = fleet()
+    x, _ = one_round(strategy, grid, record(**MODEL))
+    online, grid.online = grid.online, set()
+    y, metrics = one_round(strategy, grid, x, 2)
+    assert metrics["kvib-cohort"] == 0
+    assert flat(x) - flat(y) == pytest.approx((flat(record(**MODEL)) - flat(x)) / 2)
+    grid.online = online
+    one_round(strategy, grid, y, 3)
+    assert len(strategy.cohort) == 2
+
+
+def test_nobody_yet():
+    strategy, grid = sampling(fedavg(min_available_nodes=0)), fleet()
+    online, grid.online = grid.online, set()
+    assert one_round(strategy, grid, record(**MODEL)) == (None, None)
+    grid.online = online
+    assert one_round(strategy, grid, record(**MODEL), 2)[0] is not None
+
+
+def test_fewer_nodes_than_the_budget():
+    strategy, grid = sampling(budget=10), fleet()
+    away = node_of(grid, 4)
+    grid.online.discard(away)
+    arrays, _ = one_round(strategy, grid, record(**MODEL))
+    assert strategy.cohort.ids.tolist() == [0, 1, 2, 3]
+    full = sum(s * flat(record(**g)) for s, g in zip(SIZES[:4], UPDATES[:4], strict=True)) / 100
+    assert flat(arrays) == pytest.approx(flat(record(**MODEL)) - full)
+    grid.online.add(away)
+    one_round(strategy, grid, record(**MODEL), 2)
+    assert len(strategy.cohort) == 5
+
+
+def test_late_and_repeated_replies_are_ignored():
+    strategy, grid = sampling(), fleet()
+    x = record(**MODEL)
+    old = grid.send_and_receive(strategy.configure_train(1, x, ConfigRecord(), grid))
+    strategy.aggregate_train(1, [])  # nobody in time
+    messages = strategy.configure_train(2, x, ConfigRecord(), grid)
+    replies = grid.send_and_receive(messages)
+    arrays, _ = strategy.aggregate_train(2, [*old, *replies, *replies])
+    assert flat(arrays) == pytest.approx(estimated(strategy.cohort))
+    assert strategy.aggregate_train(2, replies) == (None, None)
+
+
+def test_one_client_cannot_take_over_the_model():
+    calm = [{"w": np.ones((2, 3)) * (1 + 0.01 * i), "b": np.ones(3)} for i in range(N)]
+    grid = LocalGrid(shifting_app(calm, [1.0] * N), partitions(N))
+    strategy = sampling(guard=kvib.Guard(2.0), budget=4)
+    x = record(**MODEL)
+    for t in range(1, 6):
+        _, metrics = one_round(strategy, grid, x, t)
+        assert metrics["kvib-cut"] == 0
+    grid.fails = {
+        node_of(grid, 2): lambda reply: altered(reply, lambda x: {**x, "b": x["b"] - 1e6})
+    }
+    for t in range(6, 30):
+        arrays, metrics = one_round(strategy, grid, x, t)
+        assert np.linalg.norm(flat(x) - flat(arrays)) < 5 * np.linalg.norm(flat(record(**calm[0])))
+        if 2 in strategy.cohort.ids:
+            assert metrics["kvib-cut"] > 1e4
+
+
+# Hidden updates
+
+
+def masked(secret, scale=100.0):
+    """Masks of pairs that cancel in the sum of all; see examples/flower_masked."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if message.metadata.message_type != "train" or reply.has_error():
+            return reply
+        told = message.content["kvib"]
+        me, arrays = told["position"], numbers(reply.content["arrays"])
+        for other in range(told["size"]):
+            if other != me:
+                pair = (secret, told["round"], min(me, other), max(me, other))
+                rng = np.random.default_rng(pair)
+                for a in arrays.values():
+                    a += np.sign(other - me) * scale * rng.normal(size=a.shape)
+        reply.content["arrays"] = record(**arrays)
+        return reply
+
+    return mod
+
+
+def test_the_sum_of_masked_updates_is_the_estimate():
+    grid = fleet(mods=[masked(7), scaled_update])
+    strategy = sampling(updates=Hidden(), procedure=kvib.independent)
+    x = record(**MODEL)
+    for t in range(1, 8):
+        arrays, metrics = one_round(strategy, grid, x, t)
+        assert flat(arrays) == pytest.approx(estimated(strategy.cohort), abs=1e-10)
+        lengths = kvib.norms([UPDATES[i] for i in strategy.cohort.ids])
+        expected = kvib.estimated_variance(
+            strategy.cohort, [UPDATES[i] for i in strategy.cohort.ids]
+        ).value
+        assert metrics["kvib-variance"] == pytest.approx(expected)
+        assert len(lengths) == metrics["kvib-cohort"]
+
+
+def test_hidden_and_visible_samplers_learn_the_same():
+    drawn = []
+    for updates, mods in ((Hidden(), [masked(7), scaled_update]), (None, None)):
+        options = {} if updates is None else {"updates": updates}
+        strategy, grid = sampling(guard=kvib.Guard(), **options), fleet(mods=mods)
+        for t in range(1, 12):
+            one_round(strategy, grid, record(**MODEL), t)
+        drawn.append(strategy.sampler.probabilities(available=np.arange(N)))
+    assert drawn[0] == pytest.approx(drawn[1], rel=1e-9)
+
+
+def test_a_masked_round_with_losses_leaves_the_model():
+    grid = fleet(mods=[masked(7), scaled_update])
+    strategy = sampling(updates=Hidden(), budget=5)
+    x = record(**MODEL)
+    grid.fails = {node_of(grid, 1): 2}
+    arrays, metrics = one_round(strategy, grid, x)
+    assert np.array_equal(flat(arrays), flat(x))
+    assert metrics["kvib-missing"] == 1
+    plain = sampling(updates=Hidden(complete=False), budget=5)
+    grid = fleet(mods=[scaled_update])
+    grid.fails = {node_of(grid, 1): 2}
+    arrays, _ = one_round(plain, grid, x)
+    assert flat(arrays) == pytest.approx(estimated(plain.cohort, {0, 2, 3, 4}))
+
+
+@pytest.mark.parametrize("lie", [None, -1.0, math.nan, math.inf, "long"])
+def test_no_norm_no_answer(lie):
+    def lying(reply):
+        reply.content["kvib"] = ConfigRecord({} if lie is None else {"norm": lie})
+        return reply
+
+    strategy = sampling(updates=Hidden(complete=False), budget=5)
+    grid = fleet(mods=[scaled_update])
+    grid.fails = {node_of(grid, 1): lying}
+    arrays, _ = one_round(strategy, grid, record(**MODEL))
+    assert "it reports the norm" in strategy.refused[1]
+    assert flat(arrays) == pytest.approx(estimated(strategy.cohort, {0, 2, 3, 4}))
+
+
+def test_a_liar_is_drawn_no_more_often_than_the_guard_allows():
+    def lying(reply):
+        reply.content["kvib"] = ConfigRecord({"norm": 1e9})
+        return reply
+
+    lies = {}
+    for guard in (None, kvib.Guard(2.0)):
+        strategy = sampling(updates=Hidden(complete=False), budget=2, guard=guard)
+        grid = LocalGrid(shifting_app(UPDATES, mods=[scaled_update]), partitions(N))
+        for t in range(1, 15):
+            if t == 5:
+                grid.fails = {node_of(grid, 4): lying}
+            one_round(strategy, grid, record(**MODEL), t)
+        lies[guard] = strategy.sampler.probabilities(available=np.arange(N))
+    assert lies[kvib.Guard(2.0)][:4].min() > 3 * lies[None][:4].min()
+
+
+# State
+
+
+def test_a_restarted_server_draws_what_the_straight_one_would(tmp_path):
+    x = record(**MODEL)
+
+    def play(strategy, grid, rounds):
+        cohorts = []
+        for t in range(1, rounds + 1):
+            one_round(strategy, grid, x, t)
+            cohorts.append((strategy.cohort.round, strategy.cohort.ids.tolist()))
+        return cohorts
+
+    straight = sampling(journal=tmp_path / "straight.kvib")
+    expected = play(straight, fleet(), 12)
+    first = sampling(journal=tmp_path / "run.kvib")
+    before = play(first, fleet(), 5)
+    grid = fleet()
+    first.configure_train(6, x, ConfigRecord(), grid)  # drawn, and then the server dies
+    first.close()
+    second = sampling(journal=tmp_path / "run.kvib")
+    other_ids = LocalGrid(shifting_app(UPDATES, SIZES), partitions(N), first=5)
+    after = play(second, other_ids, 7)  # Flower's rounds start at 1 again
+    assert before + after == expected
+    assert second.sampler.round == 12
+    assert not second.sampler.outstanding()
+
+
+def test_a_journal_of_another_policy_is_refused(tmp_path):
+    one = sampling(journal=tmp_path / "run.kvib")
+    one_round(one, fleet(), record(**MODEL))
+    one.close()
+    with pytest.raises(ValueError, match="policy"):
+        one_round(
+            sampling(policy=kvib.KVib(), journal=tmp_path / "run.kvib"), fleet(), record(**MODEL)
+        )
+
+
+# Refusals
+
+ROBUST = "picks or trims updates"
+PRIVATE = "noise is made for a plain mean"
+REFUSED = [
+    (lambda: strategies.Krum(), ROBUST),
+    (lambda: strategies.MultiKrum(), ROBUST),
+    (lambda: strategies.Bulyan(), ROBUST),
+    (lambda: strategies.FedMedian(), ROBUST),
+    (lambda: strategies.FedTrimmedAvg(), ROBUST),
+    (lambda: strategies.QFedAvg(0.1), "reweighs clients by their loss"),
+    (lambda: strategies.FedXgbBagging(), "collects trees"),
+    (lambda: strategies.FedXgbCyclic(), "collects trees"),
+    (
+        lambda: strategies.DifferentialPrivacyServerSideFixedClipping(fedavg(), 1.0, 1.0, 5),
+        PRIVATE,
+    ),
+    (
+        lambda: strategies.DifferentialPrivacyClientSideFixedClipping(fedavg(), 1.0, 1.0, 5),
+        PRIVATE,
+    ),
+    (lambda: strategies.DifferentialPrivacyServerSideAdaptiveClipping(fedavg(), 0.01, 50), PRIVATE),
+    (lambda: strategies.DifferentialPrivacyClientSideAdaptiveClipping(fedavg(), 0.01, 50), PRIVATE),
+    (lambda: sampling(), "samples without bias already"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), REFUSED)
+def test_what_makes_no_sense_is_refused_with_the_reason(make, reason):
+    with pytest.raises(ValueError, match=reason):
+        UnbiasedSampling(make())
+
+
+def test_strategies_that_do_more_than_average_are_refused():
+    class Own(strategies.Strategy):
+        configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = summary = None
+
+    class Starting(strategies.FedAvg):
+        def start(self):
+            """Something else."""
+
+    with pytest.raises(ValueError, match="Own cannot be wrapped: only FedAvg and its kin"):
+        UnbiasedSampling(Own())
+    with pytest.raises(ValueError, match="Starting has a start"):
+        UnbiasedSampling(Starting())
+
+
+def test_messages_that_differ_by_node_are_refused():
+    class Personal(strategies.FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return [
+                Message(RecordDict({"arrays": arrays}), node, "train")
+                for node in grid.get_node_ids()
+            ]
+
+    with pytest.raises(ValueError, match="Personal sends each node something else"):
+        one_round(sampling(Personal()), fleet(), record(**MODEL))
+
+
+@pytest.mark.parametrize("policy", [kvib.Optimal(), kvib.AOCS()])
+def test_policies_that_need_all_norms_are_refused(policy):
+    with pytest.raises(ValueError, match="must know every client's norm before it draws"):
+        UnbiasedSampling(fedavg(), policy)
+
+
+@pytest.mark.parametrize("budget", [0, -1, math.inf, math.nan])
+def test_a_budget_is_a_number_of_clients(budget):
+    with pytest.raises(ValueError, match="not a positive number of clients per round"):
+        UnbiasedSampling(fedavg(), budget=budget)
+
+
+def test_rates_by_key_are_for_all(tmp_path):
+    with pytest.raises(ValueError, match="response has no rate for client 1; give one"):
+        one_round(sampling(response={0: 0.5}), fleet(), record(**MODEL))
