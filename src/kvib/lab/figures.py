@@ -41,6 +41,7 @@ COLOURS = {
     "by size": "#1b9e77",
     "optimal": "#d95f02",
     "Forecast": "#17becf",
+    "Forecast, pivotal": "#41ab5d",
     "recommended": "#d62728",
 }
 Draw = Callable[[list[Any]], Figure]

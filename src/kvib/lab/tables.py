@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 FORMAT = 1
-EARLIER_FLOOR = ("62e1acc", "e96fd0c", "35fab94")
+EARLIER_FLOOR = ("35fab94",)
 """Commits whose Forecast had another floor than it has now."""
 EARLIER = (
     "\nForecast with its floor of before a46e615 ([what changed](beyond.md#an-earlier-floor)).\n"
