@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import BoolArray, Cohort
+from kvib.cohort import BoolArray, Cohort, IntArray
 from kvib.guard import Guard
 from kvib.journal import Journalled, journalled
 from kvib.policies import Policy
@@ -137,6 +137,8 @@ class Fleet:
         self._weights: dict[Key, float] = {}
         self._absent: dict[Key, int] = {}
         self._left_over: list[Cohort] = []
+        self._steady: tuple[set[Address], IntArray] | None = None
+        """The nodes of a round in which everybody was there, and their ids."""
 
     def strangers(self, online: Iterable[Address]) -> list[Address]:
         """Those who have not introduced themselves."""
@@ -162,6 +164,7 @@ class Fleet:
             self._addresses[key] = address
             arrived[key] = weight
         if arrived:
+            self._steady = None
             self._admit(arrived)
 
     def _weight(self, key: Key, size: float | None) -> float | None:
@@ -206,13 +209,22 @@ class Fleet:
             return None
         if self._left_over:
             return self._left_over.pop(0)
-        here = [key for key, address in self._addresses.items() if address in online]
-        self._come_and_go(here)
-        available = self.sampler.ids(here)
+        available = self._available(set(online))
         clients = len(self.sampler.population)
         budget = min(self.plan.budget(clients), clients)
         everybody = len(available) == clients and isinstance(self.plan.offline, Renormalise)
-        return self.sampler.draw(None if everybody else np.sort(available), budget)
+        return self.sampler.draw(None if everybody else available, budget)
+
+    def _available(self, online: set[Address]) -> IntArray:
+        """Ids of who is online, after those who have come or gone did so."""
+        assert self.sampler is not None
+        if self._steady is not None and self._steady[0] == online:
+            return self._steady[1]
+        here = [key for key, address in self._addresses.items() if address in online]
+        self._come_and_go(here)
+        available = np.sort(self.sampler.ids(here))
+        self._steady = (online, available) if len(here) == len(self.sampler.population) else None
+        return available
 
     def _come_and_go(self, here: list[Key]) -> None:
         assert self.sampler is not None
@@ -236,6 +248,7 @@ class Fleet:
         """Clients that will not come back go, with their share of the objective."""
         if self.sampler is None:
             raise ValueError("nobody has come yet, so nobody can leave")
+        self._steady = None
         self.sampler.leave(list(keys))
 
     def names(self, cohort: Cohort) -> list[Key]:
