@@ -172,7 +172,8 @@ class Index:
         a = self._by_score(mixture, self.scores(ids))
         chance = np.where(a > 0.5, 0.0, self._explored(mixture, ids) / (1 - np.minimum(a, 0.5)))
         second = ids[rng.random(len(ids)) < chance / bound]
-        return np.union1d(first, second)
+        both = np.sort(np.concatenate([first, second]))
+        return both[np.append(True, both[1:] != both[:-1])] if len(both) else both
 
     def ordered(self, mixture: Mixture, rng: np.random.Generator) -> IntArray:
         """Equal steps from a random start along the clients in the order of their ids."""
