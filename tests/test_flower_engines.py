@@ -135,9 +135,7 @@ def test_the_adapters_own_time_is_small(tmp_path):
     assert len(played) == 6, done.stdout + done.stderr
     names = ("own", "stock", "seconds")
     own, stock, whole = (sum(line[name] for line in played[1:]) for name in names)
-    print(
-        f"of {whole:.2f} s: own {own / whole:.2%}, with what stock takes {(own + stock) / whole:.2%}"
-    )
+    print(f"of {whole:.2f} s: own {own / whole:.2%}, with stock's {(own + stock) / whole:.2%}")
     print([{name: round(1000 * line[name], 1) for name in names} for line in played])
     assert own < 0.02 * whole
 

@@ -42,6 +42,7 @@ from flwr.serverapp.strategy import (
     QFedAvg,
     Strategy,
 )
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
 from kvib import rows
@@ -668,11 +669,18 @@ class UnbiasedSampling(Strategy):
         """What clients measured, those things that all of them did."""
         key, names = self.strategy.weighted_by_key, list(told[0][0])
         common = [name for name in names if all(name in record for record, _ in told)]
-        contents = [
-            RecordDict({"metrics": MetricRecord({**{n: r[n] for n in common}, key: weight})})
-            for r, weight in told
-        ]
-        return self._average_metrics(contents, key)
+        if self._average_metrics is not aggregate_metricrecords:
+            contents = [
+                RecordDict({"metrics": MetricRecord({**{n: r[n] for n in common}, key: weight})})
+                for r, weight in told
+            ]
+            return self._average_metrics(contents, key)
+        weights = np.array([weight for _, weight in told])
+        values = {name: [record[name] for record, _ in told] for name in common if name != key}
+        means = {
+            name: weights @ np.array(column) / weights.sum() for name, column in values.items()
+        }
+        return MetricRecord({name: mean.tolist() for name, mean in means.items()})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
