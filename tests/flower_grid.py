@@ -26,10 +26,10 @@ TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 class LocalGrid:
     """Nodes are numbers, as random as Flower's; each runs the app in this process."""
 
-    def __init__(self, app, configs, first=1000):
+    def __init__(self, app, configs, first=1000, run_config=None):
         self.app, self.calls, self.sent = app, 0, []
         self.contexts = {
-            first + 7 * k: Context(1, first + 7 * k, dict(config), RecordDict(), {})
+            first + 7 * k: Context(1, first + 7 * k, dict(config), RecordDict(), run_config or {})
             for k, config in enumerate(configs)
         }
         self.online = set(self.contexts)

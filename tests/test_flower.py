@@ -1,16 +1,20 @@
 """Flower: what the wrapped strategy is given, who is who, and what goes wrong."""
 
+import gc
+import importlib
 import itertools
 import math
 import re
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
 
 import kvib
@@ -786,3 +790,43 @@ def test_a_budget_is_a_number_of_clients(budget):
 def test_rates_by_key_are_for_all(tmp_path):
     with pytest.raises(ValueError, match="response has no rate for client 1; give one"):
         one_round(sampling(response={0: 0.5}), fleet(), record(**MODEL))
+
+
+# The examples, in this process; tests/test_flower_engines.py has the engines
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name, monkeypatch):
+    """The two apps of an example, and its configuration."""
+    monkeypatch.syspath_prepend(EXAMPLES / name)
+    project = tomllib.loads((EXAMPLES / name / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    apps = []
+    for part in ("clientapp", "serverapp"):
+        module, attribute = project["components"][part].split(":")
+        apps.append(getattr(importlib.import_module(module), attribute))
+    return *apps, project["config"]
+
+
+def test_the_example_learns_and_continues(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    client, server, config = example("flower_app", monkeypatch)
+    config = {**config, "folder": str(tmp_path), "num-server-rounds": 4}
+    for rounds in (4, 6):
+        config["num-server-rounds"] = rounds
+        grid = LocalGrid(client, partitions(20), run_config=config, first=rounds)
+        server(grid, Context(1, 0, {}, RecordDict(), config))
+        gc.collect()  # lets go of the journal, as the end of the process does
+    table = kvib.journal.read(tmp_path / "run.kvib").table()
+    assert len(table.size) == 6
+    assert (table.size == 5).all()
+
+
+def test_the_masked_example_learns(monkeypatch):
+    client, server, config = example("flower_masked", monkeypatch)
+    grid = LocalGrid(client, partitions(10), run_config=config)
+    context = Context(1, 0, {}, RecordDict(), config)
+    server(grid, context)
+    last = [m for m in grid.sent if m.metadata.message_type == "train"][-1]
+    model = last.content["arrays"]["w"].numpy()
+    assert np.linalg.norm(model - 1) < 0.5  # from √5
