@@ -60,6 +60,18 @@ class Batches(NamedTuple):
         """SGD steps of each client, [m]."""
         return np.diff(self.first)
 
+    def part(self, clients: IntArray) -> "Batches":
+        """The work of some of these clients, by their positions."""
+        steps = self.steps[clients]
+        _, within = _within(steps)
+        batch = np.repeat(self.first[:-1][clients], steps) + within
+        lengths = self.lengths[batch]
+        segment, offset = _within(lengths)
+        samples = self.samples[self.starts[batch][segment] + offset]
+        first = np.concatenate([[0], np.cumsum(steps)])
+        starts = np.cumsum(lengths) - lengths
+        return Batches(samples, starts, lengths, first, self.seeds[clients])
+
 
 def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int) -> Batches:
     """Who trains on what, in which order: decided by (seed, round, client) and nothing else.

@@ -18,7 +18,7 @@ from kvib.estimators import Coefficients, deviation, unbiased
 from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.sim import records
-from kvib.sim.engines.engine import Engine, Vector
+from kvib.sim.engines.engine import Engine, Remote, Sums, Vector
 from kvib.sim.local import LocalSGD, plan
 from kvib.sim.records import Record
 from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
@@ -146,7 +146,8 @@ class Simulation:
             measured = {"loss": loss, "accuracy": accuracy}
         if self._due(self.train_loss_every, t):
             measured["train_loss"] = self.engine.evaluate(self.model, "train").loss
-        if not all(map(math.isfinite, measured.values())):
+        losses = [value for name, value in measured.items() if name != "accuracy"]
+        if not all(map(math.isfinite, losses)):
             raise DivergedError(
                 f"the loss is not a number at round {t}: lower the learning rate, or raise the "
                 "budget; the last checkpoint is from before"
@@ -155,12 +156,18 @@ class Simulation:
 
     def _train(self, cohort: Cohort, t: int) -> "_Trained":
         """Local training of the drawn, chunk by chunk into the estimate."""
+        if isinstance(self.engine, Sums) and self._sum_suffices(cohort):
+            return self._train_summed(self.engine, cohort, t)
         estimation, gram = self.sampler.begin(cohort, self.coefficients), None
         for low in range(0, len(cohort), self.engine.chunk):
             at = np.zeros(len(cohort), dtype=np.bool_)
             at[low : low + self.engine.chunk] = True
             batches = plan(self.task.train, cohort.ids[at], self.local, self.seed, t)
-            updates = self.engine.updates(self.model, batches)
+            if isinstance(self.engine, Remote):
+                came, updates = self.engine.answers(self.model, batches)
+                at[at] = came
+            else:
+                updates = self.engine.updates(self.model, batches)
             try:
                 residuals = estimation.add(at, updates)
             except NotFiniteError as error:
@@ -174,11 +181,31 @@ class Simulation:
         d = estimation.finish() + 0 * self.model  # a vector also where nobody was drawn
         return _Trained(d, estimation.norms, variance, estimation.cut)
 
+    def _sum_suffices(self, cohort: Cohort) -> bool:
+        """Whether nobody looks at single updates, and they are not at hand together anyway."""
+        sampler = self.sampler
+        plain = sampler.remembered is None and sampler.guard is None and not sampler.sketches.size
+        return plain and (len(cohort) > self.engine.chunk or isinstance(self.engine, Remote))
+
+    def _train_summed(self, engine: Sums, cohort: Cohort, t: int) -> "_Trained":
+        """Local training of the drawn, each update added up and forgotten."""
+        batches = plan(self.task.train, cohort.ids, self.local, self.seed, t)
+        norms, d = engine.summed(self.model, batches, self.coefficients(cohort))
+        bad = np.flatnonzero(~np.isnan(norms) & ~(norms <= LARGEST_NORM))
+        if not isinstance(engine, Remote):  # nobody is silent there
+            bad = np.flatnonzero(~(norms <= LARGEST_NORM))
+        if len(bad):
+            raise _diverged(int(cohort.ids[bad[0]]), t)
+        self.sampler.update(cohort, norms)
+        return _Trained(d, norms, deviation(cohort, norms, None).value, 0.0)
+
     def _everybody(self, t: int, with_gram: bool) -> "_Everybody":
         """All clients train from the current model, as in full participation."""
         N, weights = len(self.task), self.sampler.weights
         norms, D, kept = np.empty(N), self.model * 0, []
         with_gram = with_gram and N * self.model.nbytes <= self.gram_memory
+        if isinstance(self.engine, Remote) and isinstance(self.engine, Sums) and not with_gram:
+            return self._everybody_summed(self.engine, t)
         for low in range(0, N, self.engine.chunk):
             ids = np.arange(low, min(low + self.engine.chunk, N))
             batches = plan(self.task.train, ids, self.local, self.seed, t)
@@ -197,6 +224,17 @@ class Simulation:
             gram = np.block([[self.engine.gram(a, b) for b in kept] for a in kept])
             gram *= np.outer(weights, weights)
         return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, gram)
+
+    def _everybody_summed(self, engine: Sums, t: int) -> "_Everybody":
+        batches = plan(self.task.train, np.arange(len(self.task)), self.local, self.seed, t)
+        norms, D = engine.summed(self.model, batches, self.sampler.weights)
+        if not np.isfinite(norms).all():
+            client = int(np.flatnonzero(~np.isfinite(norms))[0])
+            raise DivergedError(
+                f"client {client} diverged or was lost in round {t}, and exact metrics need "
+                "everybody; lower the learning rate, or start again from the checkpoint"
+            )
+        return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, None)
 
     def _needs_gram(self) -> bool:
         pairs = self.sampler.procedure.pairs

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from kvib.cohort import IntArray
 from kvib.sim.engines.convolution import as_products
 from kvib.sim.engines.flat import FlatModule, prepared
+from kvib.sim.engines.graphs import graph
+from kvib.sim.engines.sequential import draws
 from kvib.sim.local import Batches, LocalSGD
 
 
@@ -56,7 +57,7 @@ class BatchedTrainer:
                 "batch normalisation does; clients train one after another. GroupNorm or LayerNorm "
                 "can be batched"
             )
-        if any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.flat.module.modules()):
+        if draws(self.flat.module):
             return "the module draws random numbers (dropout); clients train one after another"
         # Two clients with the same first sample, and another one behind the mask.
         probe = torch.tensor([[0, 0], [0, len(self.x) - 1]], device=self.device)
@@ -112,23 +113,9 @@ class BatchedTrainer:
             mask = torch.zeros(clients, width, device=self.device)
             step: Callable[[], None] = partial(self._step, self._stack[:clients], samples, mask)
             if self.device.type == "cuda":
-                step = self._graph(step)
+                step = graph(step, self._pool)  # the mask is still empty: nothing moves
             self._steps[key] = _Step(step, samples, mask)
         return self._steps[key]
-
-    def _graph(self, step: Callable[[], None]) -> Callable[[], None]:
-        """The step as a CUDA graph. Its mask is still empty, so warming up moves nothing."""
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            step()
-        replay: Callable[[], None] = graph.replay
-        return replay
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i of every client, [m, d]."""

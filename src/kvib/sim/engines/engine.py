@@ -1,8 +1,8 @@
 """One contract for all engines."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from kvib.cohort import FloatArray
+from kvib.cohort import BoolArray, FloatArray
 from kvib.sim.local import Batches
 
 Vector = Any
@@ -47,3 +47,32 @@ class Engine(Protocol):
 
     def from_numpy(self, array: Any) -> Vector:
         """Back from one."""
+
+
+class Summed(NamedTuple):
+    """What is left of a round where nobody needs single updates."""
+
+    norms: FloatArray
+    """‖g_i‖, [m]; NaN of a client that did not answer."""
+    total: Vector
+    """Σ coefficient_i g_i of those who did, [d]."""
+
+
+@runtime_checkable
+class Sums(Protocol):
+    """An engine that adds up updates as they come, in the memory of one."""
+
+    def summed(self, model: Vector, batches: Batches, coefficients: FloatArray) -> Summed:
+        """Norms of all updates, and their sum."""
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """An engine whose clients may fail to answer."""
+
+    def answers(self, model: Vector, batches: Batches) -> tuple[BoolArray, Matrix]:
+        """Who answered, [m], and the updates of those."""
+
+
+class MemoryShortError(ValueError):
+    """Local training does not fit into memory; says what to lower."""

@@ -2,24 +2,26 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 
+from kvib import rows
 from kvib.cohort import FloatArray
 from kvib.sim.engines.batched import BatchedTrainer
-from kvib.sim.engines.engine import Evaluation
-from kvib.sim.engines.flat import FlatModule, on_device, prepared, seeded
+from kvib.sim.engines.engine import Evaluation, MemoryShortError, Summed
+from kvib.sim.engines.flat import FlatModule, on_device, prepared
+from kvib.sim.engines.sequential import Loss, SequentialTrainer
 from kvib.sim.local import Batches, LocalSGD
 from kvib.sim.models import make
 from kvib.sim.task import Task
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
 PRECISIONS = ("float32", "tf32", "bf16")
+LARGE = 30_000_000
+"""Parameters from which one client fills a GPU: batching would only take memory."""
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -41,6 +43,8 @@ class TorchEngine:
         batched: train clients together; by default on a GPU. A module that cannot is trained one
             client after another, and `why_sequential` says why.
         memory: bytes that the updates and activations of one chunk may take.
+        graphs: replay the steps of clients that train one after another from CUDA graphs; by
+            default on a GPU.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class TorchEngine:
         precision: str = "float32",
         batched: bool | None = None,
         memory: float = 16e9,
+        graphs: bool | None = None,
     ) -> None:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} was asked for, but there is no CUDA here; use cpu")
@@ -62,16 +67,26 @@ class TorchEngine:
         self.flat = FlatModule(make(task, seed=0), self.device)
         self.x, self.y = (on_device(a, self.device) for a in (task.train.x, task.train.y))
         self.test = tuple(on_device(a, self.device) for a in task.test)
-        self.images = prepared(self.x[:1]).ndim == 4
-        self.why_sequential = ""
+        self.why_sequential, self.memory = "", memory
+        self._sequential = SequentialTrainer(self.flat, self.loss, local, self.x, self.y, graphs)
         self._batched: BatchedTrainer | None = None
-        if batched if batched is not None else self.device.type == "cuda":
+        large = len(self.flat.vector) >= LARGE
+        if batched if batched is not None else self.device.type == "cuda" and not large:
             self._batched = BatchedTrainer(self.flat, self.loss, local, self.x, self.y)
             self.why_sequential = self._batched.cannot()
             if self.why_sequential:
                 self._batched = None
         # a client's update, its copy of the model, its gradient, and activations of similar size
         self.chunk = max(1, int(memory / (6 * 4 * len(self.flat.vector))))
+        self._block = self._evaluation_block()
+
+    @torch.no_grad()
+    def _evaluation_block(self) -> int:
+        """Samples evaluated at once: 2048, fewer where a sample's outputs are many (tokens)."""
+        if self.y.ndim == 1:
+            return 2048
+        outputs = self.flat.module.eval()(prepared(self.test[0][:1])).numel()
+        return max(1, min(2048, int(self.memory / 4 / (3 * 4 * outputs))))
 
     def initial(self, seed: int) -> torch.Tensor:
         """A fresh model, the same on every device."""
@@ -82,38 +97,53 @@ class TorchEngine:
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i, [m, d]."""
-        with self._precision():
+        with self._precision(), self._memory(len(batches.steps)):
             if self._batched is not None:
                 return self._batched.updates(model, batches)
-            return self._one_after_another(model, batches)
+            return self._sequential.updates(model, batches)
 
-    def _one_after_another(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
-        flat, rate, prox = self.flat, self.local.learning_rate, self.local.prox
-        flat.module.train()
-        own: list[torch.Tensor] = [p for p in flat.parameters if p.requires_grad]
-        index = torch.from_numpy(batches.samples).to(self.device)
-        starts = flat.split(model)[: len(flat.parameters)]
-        anchor = [a for a, p in zip(starts, flat.parameters, strict=True) if p.requires_grad]
-        out = torch.empty(len(batches.steps), len(model), device=self.device)
-        for c in range(len(out)):
-            flat.restore(model)
-            with seeded(int(batches.seeds[c]), self.device):
-                for s in range(batches.first[c], batches.first[c + 1]):
-                    at = index[batches.starts[s] : batches.starts[s] + batches.lengths[s]]
-                    x = prepared(self.x[at])
-                    if self.images and self.device.type == "cpu":
-                        x = x.contiguous(memory_format=torch.channels_last)
-                    loss = self.loss(flat.module(x), self.y[at]).mean()
-                    found = torch.autograd.grad(loss, own, allow_unused=True)
-                    with torch.no_grad():
-                        if prox:
-                            for here, start in zip(own, anchor, strict=True):
-                                here.sub_(here - start, alpha=rate * prox)
-                        pairs = [(p, g) for p, g in zip(own, found, strict=True) if g is not None]
-                        moved, gradients = (list(part) for part in zip(*pairs, strict=True))
-                        torch._foreach_add_(moved, gradients, alpha=-rate)
-            torch.sub(model, flat.vector, out=out[c])
-        return out
+    def summed(self, model: torch.Tensor, batches: Batches, coefficients: FloatArray) -> Summed:
+        """Norms and Σ coefficient_i g_i; a chunk of updates at most is ever there."""
+        if self._batched is not None:
+            return self._summed_by_chunks(model, batches, coefficients)
+        norms, total = [], torch.zeros_like(model, dtype=torch.float64)
+        update = torch.empty_like(model)
+        with self._precision(), self._memory(1):
+            trained = self._sequential.each(model, batches)
+            for coefficient, _ in zip(coefficients.tolist(), trained, strict=True):
+                torch.sub(model, self.flat.vector, out=update)
+                norms.append(torch.linalg.vector_norm(update, dtype=torch.float64))
+                total.add_(update, alpha=coefficient)
+        lengths = torch.stack(norms).cpu().numpy() if norms else np.empty(0)
+        return Summed(np.asarray(lengths), total.to(model))
+
+    def _summed_by_chunks(
+        self, model: torch.Tensor, batches: Batches, coefficients: FloatArray
+    ) -> Summed:
+        norms, total = np.empty(len(coefficients)), torch.zeros_like(model, dtype=torch.float64)
+        for low in range(0, len(norms), self.chunk):
+            at = slice(low, min(low + self.chunk, len(norms)))
+            updates = self.updates(model, batches.part(np.arange(len(norms))[at]))
+            norms[at] = rows.norms(updates)
+            total += rows.doubled(coefficients[at], updates)
+        return Summed(norms, total.to(model))
+
+    @contextlib.contextmanager
+    def _memory(self, together: int) -> Iterator[None]:
+        """Where memory runs out, which setting lowers it."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            said = str(error).lower()
+            if not any(words in said for words in ("out of memory", "can't allocate memory")):
+                raise
+            fewer = f"memory (now {self.memory:g} bytes, up to {self.chunk} clients together)"
+            if self._batched is None or together == 1:
+                fewer = "the length of samples, or precision to bf16"
+            raise MemoryShortError(
+                f"{self.device} has no room for the local training of {self.task.name}: lower "
+                f"batch_size (now {self.local.batch_size}), or {fewer}"
+            ) from error
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:
@@ -151,10 +181,10 @@ class TorchEngine:
         self.flat.restore(model)
         self.flat.module.eval()
         loss, right = 0.0, 0.0
-        for low in range(0, len(x), 2048):
-            targets = y[low : low + 2048]
-            with self._precision():
-                outputs = self.flat.module(prepared(x[low : low + 2048]))
+        for low in range(0, len(x), self._block):
+            targets = y[low : low + self._block]
+            with self._precision(), self._memory(1):
+                outputs = self.flat.module(prepared(x[low : low + self._block]))
             loss += float(self.loss(outputs.float(), targets).double().sum())
             if self.task.classes is not None:
                 right += float((outputs.argmax(-1) == targets).double().sum())

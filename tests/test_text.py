@@ -1,0 +1,320 @@
+"""Text tasks: what is read, tokenised, dealt out and trained, and what goes wrong."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import kvib  # noqa: E402
+from kvib.sim import LocalSGD, Simulation, prepared  # noqa: E402
+from kvib.sim.engines.engine import MemoryShortError  # noqa: E402
+from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
+from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
+from kvib.sim.local import plan  # noqa: E402
+from kvib.sim.text import (  # noqa: E402
+    Classifier,
+    NextToken,
+    Tokens,
+    agnews,
+    blocks,
+    corpora,
+    encode,
+    newswire,
+    shakespeare,
+    tail_sizes,
+    tokenizer,
+)
+from kvib.sim.text.models import check_vocabulary, pretrained  # noqa: E402
+from kvib.sim.text.partition import blocks_by_client  # noqa: E402
+from kvib.sim.text.tokens import padded  # noqa: E402
+from tiny_text import BERT, DISTIL, NEOX, WORDS, classification, language, write_data  # noqa: E402
+
+LOCAL = LocalSGD(0.2, batch_size=4, epochs=2)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Small files in `KVIB_DATA`, an empty `KVIB_CACHE`."""
+    (tmp_path / "data").mkdir()
+    write_data(tmp_path / "data")
+    monkeypatch.setenv("KVIB_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("KVIB_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+# Partition
+
+
+@pytest.mark.parametrize(("sigma", "share"), [(1, 0.39), (2, 0.76), (3, 0.94)])
+def test_tails_as_in_the_notes(sigma, share):
+    tops = []
+    for seed in range(20):
+        sizes = tail_sizes(200_000, 1000, sigma, seed)
+        assert sizes.sum() == 200_000
+        assert sizes.min() >= 1
+        tops.append(np.sort(sizes)[-100:].sum() / sizes.sum())
+    assert np.mean(tops) == pytest.approx(share, abs=0.025)
+
+
+def test_a_tail_at_its_ends():
+    assert (tail_sizes(7, 7, 3.0) == 1).all()
+    assert tail_sizes(70, 7, 0.0).tolist() == [10] * 7
+    with pytest.raises(ValueError, match="5 samples cannot be dealt to 6 clients"):
+        tail_sizes(5, 6, 1.0)
+    with pytest.raises(ValueError, match="sigma=-1"):
+        tail_sizes(5, 3, -1)
+
+
+def test_blocks_by_hand():
+    tokens = Tokens(np.arange(11, dtype=np.uint16), np.array([5, 2, 4]), 11)
+    assert blocks(tokens, 3).tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    rows, counts = blocks_by_client(tokens, ["a", "b", "c"], 2)
+    assert rows.tolist() == [[0, 1], [2, 3], [5, 6], [7, 8], [9, 10]]
+    assert counts.tolist() == [2, 1, 2]
+    rows, counts = blocks_by_client(tokens, ["a", "b", "c"], 4, leave_out=True)
+    assert rows.tolist() == [[0, 1, 2, 3], [7, 8, 9, 10]]
+    assert counts.tolist() == [1, 1]
+
+
+def test_clients_without_a_full_block():
+    tokens = Tokens(np.arange(7, dtype=np.uint16), np.array([5, 2]), 7)
+    with pytest.raises(ValueError, match=r"client 'b' has 2 tokens, not one full block of 3; .*"):
+        blocks_by_client(tokens, ["a", "b"], 3)
+    with pytest.raises(ValueError, match="no client has one full block of 9 tokens"):
+        blocks_by_client(tokens, ["a", "b"], 9, leave_out=True)
+    with pytest.raises(ValueError, match="7 tokens do not fill one block of 8"):
+        blocks(tokens, 8)
+
+
+def test_documents_are_padded_and_cut():
+    tokens = Tokens(np.array([2, 7, 3, 2, 8, 9, 6, 3], np.uint16), np.array([3, 5]), 10)
+    assert padded(tokens, 4).tolist() == [[2, 7, 3, 0], [2, 8, 9, 3]]
+    assert padded(tokens, 5).tolist() == [[2, 7, 3, 0, 0], [2, 8, 9, 6, 3]]
+    assert padded(tokens, 3).tolist() == [[2, 7, 3], [2, 8, 3]]
+
+
+# Reading
+
+
+def test_tokens_of_documents(data):
+    words = tokenizer("bert")
+    found = encode(words, ["Oil bank", "CUP?"], special=True)
+    assert found.values.tolist() == [2, 5, 6, 3, 2, 8, 1, 3]
+    assert (found.sizes.tolist(), found.vocabulary) == ([4, 4], len(WORDS))
+    assert found.values.dtype == np.uint16
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_empty_documents(data, text):
+    with pytest.raises(ValueError, match="document 1 is empty; leave empty documents out"):
+        encode(tokenizer("neox"), ["oil", text])
+    with pytest.raises(ValueError, match="there are no documents"):
+        encode(tokenizer("neox"), [])
+
+
+def small_bert():
+    return Classifier({**BERT, "vocab_size": len(WORDS)}, 4)
+
+
+def test_agnews_from_files(data, monkeypatch):
+    made = agnews(1.0, clients=20, rows=40, length=12, model=small_bert)
+    assert (len(made), made.train.x.shape, made.test[0].shape) == (20, (40, 12), (10, 12))
+    assert made.train.x.dtype == np.uint16
+    # The cache stands for the data and the tokenizer.
+    monkeypatch.delenv("KVIB_DATA")
+    again = agnews(1.0, clients=20, rows=40, length=12, model=small_bert)
+    assert again.fingerprint == made.fingerprint
+    with pytest.raises(ValueError, match=r"rows=99, but there are only 49; take fewer"):
+        agnews(1.0, clients=20, rows=99, length=12, model=small_bert)
+
+
+def test_newswire_and_shakespeare_from_files(data):
+    model = NextToken({**NEOX, "vocab_size": len(WORDS)})
+    news = newswire(2.0, clients=20, rows=None, length=12, model=model)
+    assert len(news) == 20
+    assert news.train.x.shape == news.train.y.shape
+    assert (news.train.x[:, 1:] == news.train.y[:, :-1]).all()
+    roles = shakespeare(length=8, model=model)
+    assert roles.train.sizes.tolist() == [4, 4, 3]  # D says too little
+    engine = TorchEngine(roles, LOCAL)
+    assert engine.evaluate(engine.initial(0), "train").loss == pytest.approx(
+        np.log(len(WORDS)), rel=0.1
+    )
+
+
+def test_a_tokenizer_of_another_model(data):
+    with pytest.raises(ValueError, match="the tokenizer has 13 tokens, the model 9 embeddings"):
+        newswire(1.0, 20, None, 12, NextToken({**NEOX, "vocab_size": 9}))
+    trained = Classifier(BERT, 4, {"w": np.zeros(1)})
+    with pytest.raises(ValueError, match="use the tokenizer that the model was made with"):
+        check_vocabulary(trained, 13)
+    check_vocabulary(NextToken(), 50277)  # Pythia's embeddings are padded
+
+
+def test_nothing_here_and_no_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVIB_CACHE", str(tmp_path))
+    monkeypatch.delenv("KVIB_DATA", raising=False)
+    with pytest.raises(ValueError, match="KVIB_DATA is not set; set it to a folder"):
+        corpora.shakespeare()
+
+    def unreachable(*_, **__):
+        raise ConnectionError("no route")
+
+    with pytest.raises(ValueError, match=r"the hub did not answer \(no route\): KVIB_DATA is not"):
+        corpora.from_hub("fancyzhx/ag_news", "train", corpora.AG_NEWS, unreachable)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", unreachable)
+    with pytest.raises(ValueError, match=r"the hub did not answer \(no route\).* minilm"):
+        pretrained("distilbert-base-uncased", 4)
+    assert not list(tmp_path.iterdir())  # nothing half made is left
+    monkeypatch.setenv("KVIB_DATA", str(tmp_path))
+    monkeypatch.setattr("tokenizers.Tokenizer.from_pretrained", unreachable)
+    with pytest.raises(ValueError, match=r"the hub did not answer .*tokenizer_gptneox20b.json.xz"):
+        tokenizer("neox")
+    with pytest.raises(ValueError, match="tokenizer 'gpt' is not one of bert, neox"):
+        tokenizer("gpt")
+
+
+def test_the_hubs_columns():
+    class Rows(dict):
+        column_names = ("text", "label")
+
+    rows = Rows(text=["oil", " "], label=[1, 2])
+    found = corpora.from_hub("name", "train", "file", lambda *_, **__: rows)
+    assert found == {"text": ["oil", " "], "label": [1, 2]}
+
+
+def test_a_damaged_cache(data):
+    newswire(1.0, 20, None, 12, NextToken({**NEOX, "vocab_size": 13}))
+    [file] = (data / "cache").glob("*/blocks.npy")
+    file.write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"is damaged .* remove it, it is made again"):
+        newswire(1.0, 20, None, 12, NextToken({**NEOX, "vocab_size": 13}))
+
+
+# Training
+
+TASKS = {
+    "bert": classification,
+    "distilbert": lambda: classification(DISTIL),
+    "neox": language,
+    "neox, sdpa": lambda: language(attention="sdpa"),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_engines_train_language_models_alike(name):
+    task = TASKS[name]()
+    reference, ids = ReferenceEngine(task, LOCAL), np.array([1, 4, 7])
+    model = reference.initial(3)
+    batches = plan(task.train, ids, LOCAL, 0, 0)
+    wanted = reference.updates(model, batches)
+    engines = {"in turn": TorchEngine(task, LOCAL)}
+    if "sdpa" not in name:
+        engines["batched"] = TorchEngine(task, LOCAL, batched=True)
+        assert engines["batched"].why_sequential == ""
+    for how, engine in engines.items():
+        got = engine.updates(model, batches)
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-5, msg=how)
+        factors = np.array([0.5, 2.0, 1.0])
+        norms, total = engine.summed(model, batches, factors)
+        np.testing.assert_allclose(norms, reference.norms(wanted), rtol=1e-4)
+        expected = reference.combine(factors, wanted)
+        torch.testing.assert_close(total, expected, rtol=1e-3, atol=1e-5)
+
+
+def simulation(task, memory=16e9, rounds=6, policy=None, **options):
+    sampler = kvib.Sampler(policy or kvib.Forecast(), task.weights, 5, **options)
+    engine = TorchEngine(task, LOCAL, memory=memory)
+    return Simulation(task, engine, sampler, LOCAL, evaluate_every=2, seed=1)
+
+
+@pytest.mark.parametrize("name", ["bert", "neox"])
+def test_language_models_learn(name):
+    run = simulation(TASKS[name]())
+    losses = [r.loss for r in run.run(9) if not np.isnan(r.loss)]
+    assert losses[-1] < losses[0] - 0.02
+
+
+@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.independent, kvib.with_replacement])
+def test_updates_added_up_one_by_one_are_the_same_run(procedure):
+    """Memory for one update or for all of them: cohorts, norms and models agree."""
+    task = language()
+    together = simulation(task, procedure=procedure)
+    in_turn = simulation(task, memory=1, procedure=procedure)
+    assert in_turn.engine.chunk == 1
+    for a, b in zip(together.run(4), in_turn.run(4), strict=True):
+        assert a.ids.tolist() == b.ids.tolist()
+        np.testing.assert_allclose(a.norms, b.norms, rtol=1e-5)
+        if procedure is kvib.independent:
+            assert a.estimated_variance == pytest.approx(b.estimated_variance, rel=1e-4)
+    torch.testing.assert_close(together.model, in_turn.model, rtol=1e-5, atol=1e-6)
+
+
+def test_a_client_that_diverges_where_updates_are_added_up():
+    task = language()
+    local = LocalSGD(1e30, batch_size=4)
+    sampler = kvib.Sampler(kvib.Uniform(), task.weights, 5)
+    run = Simulation(task, TorchEngine(task, local, memory=1), sampler, local)
+    with pytest.raises(kvib.sim.DivergedError, match=r"client \d+ diverged in round 0"):
+        run.round()
+
+
+@pytest.mark.parametrize("make", [classification, language])
+def test_prepared_files(tmp_path, make):
+    task = make()
+    if isinstance(task.model, Classifier):
+        encoder = task.model().encoder
+        halves = {n: p.detach().numpy().astype(np.float16) for n, p in encoder.named_parameters()}
+        task = replace(task, model=replace(task.model, weights=halves))
+    prepared.prepare(task, tmp_path / "task.npz")
+    again = prepared.read(tmp_path / "task.npz")
+    assert again.fingerprint == task.fingerprint
+    a, b = TorchEngine(task, LOCAL), TorchEngine(again, LOCAL)
+    model = a.initial(2)
+    assert torch.equal(model, b.initial(2))
+    assert a.evaluate(model, "test") == pytest.approx(b.evaluate(model, "test"), nan_ok=True)
+
+
+def test_weights_of_another_model():
+    task = classification()
+    lacking = replace(task.model, weights={"embeddings.word_embeddings.weight": np.zeros((60, 64))})
+    with pytest.raises(ValueError, match=r"the weights lack .* of another architecture"):
+        lacking()
+    encoder = task.model().encoder
+    wrong = {n: np.zeros((3,), np.float16) for n, _ in encoder.named_parameters()}
+    with pytest.raises(ValueError, match=r"is \(3,\) in the weights, \(60, 64\) in the model"):
+        replace(task.model, weights=wrong)()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_out_of_memory_names_the_setting(batched, monkeypatch):
+    task = language()
+    engine = TorchEngine(task, LOCAL, batched=batched)
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+    batches = plan(task.train, np.array([1, 4]), LOCAL, 0, 0)
+    monkeypatch.setattr(engine, "loss", full)
+    trainer = engine._batched if batched else engine._sequential
+    monkeypatch.setattr(trainer, "loss", full)
+    wanted = r"lower batch_size \(now 4\), or memory \(now 1.6e\+10" if batched else "batch_size"
+    with pytest.raises(MemoryShortError, match=wanted):
+        engine.updates(engine.initial(0), batches)
+
+
+def test_pythia_has_the_size_of_its_name():
+    with torch.device("meta"):
+        module = NextToken()()
+    assert sum(p.numel() for p in module.parameters() if p.requires_grad) == 70_426_624
