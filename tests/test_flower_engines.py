@@ -196,13 +196,13 @@ def test_tls_and_authenticated_nodes_keep_their_identity(tmp_path):
         stop(flower.superlink, signal.SIGKILL)
         stop(flower.supernodes[1], signal.SIGKILL)
         flower.start_superlink()
-        flower.start_supernode(1)
+        flower.revive_supernode(1)
         run = flower.run(f'rounds=2 folder="{folder}"', APP)
         assert flower.wait(run, PATIENCE) == "finished:completed"
     played = rounds(folder)
     assert [line["round"] for line in played] == [0, 1, 2, 3]
-    assert len({json.dumps(line["nodes"], sort_keys=True) for line in played}) == 1
     assert all(line["population"] == [0, 1, 2] for line in played)
+    assert len({json.dumps(line["nodes"], sort_keys=True) for line in played}) == 1
 
 
 def test_a_node_without_a_registered_key_is_not_let_in(tmp_path):

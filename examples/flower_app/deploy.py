@@ -121,6 +121,17 @@ class Deployment:
             options += ["--insecure"]
         self.supernodes[i] = self._start("flower-supernode", options, f"supernode-{i}")
 
+    def revive_supernode(self, i: int, seconds: float = 120) -> None:
+        """Start a node that was killed: with a key, not before its last heartbeat has expired."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.start_supernode(i)
+            try:
+                self.supernodes[i].wait(15)  # it gives up after a few seconds, or not at all
+            except subprocess.TimeoutExpired:
+                return
+        raise RuntimeError(f"SuperNode {i} does not come up:\n{self.log(f'supernode-{i}')}")
+
     def run(self, settings: str = "", app: Path = APP) -> str:
         """Submit the app; it runs on. The number of the run."""
         options = ["--run-config", settings] if settings else []

@@ -1,0 +1,73 @@
+"""Frameworks whose packages clash with ours: each in an environment of its own, end to end.
+
+The environments are `.venv-pfl`, … beside `.venv`, made on first use; they see our packages, too.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+CHECKS = Path(__file__).parent / "frameworks"
+INSTALLS = {
+    "pfl": (("pfl==0.6.0",),),
+    "fedlab": (
+        ("pynvml", "pandas", "tqdm", "munch", "scikit-learn", "pillow"),
+        ("--no-deps", "fedlab==1.3.0"),  # it asks for torchvision, used for data sets only
+    ),
+    "nvflare": (("nvflare==2.9.0",),),
+}
+
+
+def python(name):
+    """The interpreter of a framework's environment."""
+    pytest.importorskip("torch")
+    folder = ROOT / f".venv-{name}"
+    binary, ready = folder / "bin" / "python", folder / ".ready"
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        [site] = folder.glob("lib/python*/site-packages")
+        (site / "ours.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT / 'src'}\n")
+        for packages in INSTALLS[name]:
+            install = [binary, "-m", "pip", "install", "--quiet", *packages]
+            subprocess.run([*install, "-c", ROOT / "constraints.txt"], check=True)
+        ready.touch()
+    return binary
+
+
+def check(*command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_pfl_takes_the_estimate_with_one_worker_and_with_two(tmp_path):
+    binary = python("pfl")
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    check(binary, CHECKS / "pfl_check.py", one)
+    workers = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    check(binary, *workers, CHECKS / "pfl_check.py", two)
+    alone, together = (json.loads(path.read_text()) for path in (one, two))
+    assert [line["ids"] for line in alone] == [line["ids"] for line in together]
+    assert alone[-1]["model"] == pytest.approx(together[-1]["model"], abs=1e-6)
+    p = np.array(alone[-1]["p"])
+    assert p.max() > 3 * p.min()  # it has learned
+
+
+def test_fedlab_takes_the_estimate(tmp_path):
+    check(python("fedlab"), CHECKS / "fedlab_check.py", tmp_path / "said")
+    assert (tmp_path / "said").read_text() == "agrees"
