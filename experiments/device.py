@@ -33,9 +33,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, help="per process")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds")
+    parser.add_argument("--memory", type=float, default=16e9, help="bytes for clients together")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
-    machine = Machine(options.device, options.threads, options.tasks)
+    machine = Machine(options.device, options.threads, options.tasks, memory=options.memory)
     try:
         given = [read(file, tuple(options.set)) for file in options.files]
         for experiment in given:

@@ -1,6 +1,7 @@
 """`kvib prepare` and `kvib simulate`: one task, one run."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from kvib.cli.screen import progress_bar, say
 from kvib.lab.runs import check_device
 from kvib.names import POLICIES, PROCEDURES
 from kvib.sim import LinearEngine, LocalSGD, Simulation, SoftmaxRegression, Task, prepared
+from kvib.sim.engines.ray_engine import RayEngine, Workers
 
 
 def chosen(table: dict[str, Any], name: str, kind: str) -> Any:
@@ -34,14 +36,24 @@ def prepare(
     say(f"{path}: {made.name}, {len(made)} clients, {size:.1f} MB")
 
 
-def make_engine(task: Task, local: LocalSGD, device: str | None, precision: str) -> Any:
+def make_engine(
+    task: Task, local: LocalSGD, device: str | None, precision: str, memory: float = 16e9
+) -> Any:
     """The compiled engine for softmax regression, torch for everything else."""
     if isinstance(task.model, SoftmaxRegression) and device is None:
         return LinearEngine(task, local)
     from kvib.sim.engines.torch_engine import TorchEngine
 
     check_device(device or "cpu")
-    return TorchEngine(task, local, device or "cpu", precision)
+    return TorchEngine(task, local, device or "cpu", precision, memory=memory)
+
+
+def make_ray_engine(
+    task: Task, local: LocalSGD, address: str | None, device: str | None, workers: Workers
+) -> Any:
+    """Actors of a Ray cluster; with `device` cuda each has a GPU."""
+    gpus = 1.0 if device is not None and device.startswith("cuda") else 0.0
+    return RayEngine(task, local, address, replace(workers, gpus=gpus))
 
 
 def simulate(
@@ -60,6 +72,11 @@ def simulate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; none: compiled.")] = None,
     precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 on a GPU.")] = "float32",
     stop_after: Annotated[float, typer.Option(help="Seconds; then save and stop.")] = math.inf,
+    engine: Annotated[str, typer.Option(help="auto, or ray: clients on a Ray cluster.")] = "auto",
+    address: Annotated[str | None, typer.Option(help="Of the cluster; none: one here.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Ray actors; none: as many as fit.")] = None,
+    patience: Annotated[float | None, typer.Option(help="Seconds for a Ray actor's work.")] = None,
+    memory: Annotated[float, typer.Option(help="Bytes for clients trained together.")] = 16e9,
 ) -> None:
     """Simulate federated rounds; killed or stopped, it goes on where it was."""
     made = prepared.make_task(task)
@@ -71,9 +88,17 @@ def simulate(
         None if procedure is None else chosen(PROCEDURES, procedure, "procedure"),
         seed=seed,
     )
+    trainer: Any
+    if chosen({"auto": False, "ray": True}, engine, "engine"):
+        spread = Workers(workers, patience=patience, precision=precision, memory=memory)
+        trainer = make_ray_engine(made, local, address, device, spread)
+    elif address is not None or workers is not None or patience is not None:
+        raise ValueError("--address, --workers and --patience are of the Ray engine: --engine ray")
+    else:
+        trainer = make_engine(made, local, device, precision, memory)
     simulation = Simulation(
         made,
-        make_engine(made, local, device, precision),
+        trainer,
         sampler,
         local,
         evaluate_every=evaluate_every,

@@ -36,7 +36,7 @@ MEMORIES: dict[str, Callable[[], Memory]] = {
     "GroupMeans": kvib.GroupMeans,
     "LargestEntries": kvib.LargestEntries,
 }
-ENGINES = ("auto", "linear", "torch")
+ENGINES = ("auto", "linear", "torch", "ray")
 PRECISIONS = ("float32", "tf32", "bf16")
 
 
@@ -101,7 +101,7 @@ class Experiment:
         samplers: who is compared.
         local: how clients train.
         server: how the step is applied.
-        engine: `linear`, `torch`, or whichever fits the task.
+        engine: `linear`, `torch`, `ray`, or whichever fits the task.
         precision: of a GPU.
         evaluate_every: rounds between tests; 0 for never.
         train_loss_every: rounds between evaluations of the training loss.

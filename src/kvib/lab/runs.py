@@ -41,11 +41,15 @@ class Machine:
         device: of torch; None for the CPU.
         threads: that one run may use; None for all.
         tasks: a folder with prepared tasks, for a machine without the data.
+        address: of a Ray cluster, for the engine `ray`; None starts one here.
+        memory: bytes that the updates and activations of clients trained together may take.
     """
 
     device: str | None = None
     threads: int | None = None
     tasks: Path | None = None
+    address: str | None = None
+    memory: float = 16e9
 
 
 HERE = Machine()
@@ -231,12 +235,26 @@ def _torch(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Eng
 
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
-    return TorchEngine(task, local, machine.device or "cpu", precision)
+    return TorchEngine(task, local, machine.device or "cpu", precision, memory=machine.memory)
+
+
+@lru_cache(maxsize=1)  # workers of a run that is over would keep the room of the next
+def _ray(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
+    from kvib.sim.engines.ray_engine import RayEngine, Workers
+
+    workers = Workers(
+        cpus=float(machine.threads or 1),
+        gpus=1.0 if machine.device is not None and machine.device.startswith("cuda") else 0.0,
+        precision=precision,
+        memory=machine.memory,
+    )
+    return RayEngine(task, local, machine.address, workers)
 
 
 ENGINES: dict[str, Callable[[Task, LocalSGD, Machine, str], Engine]] = {
     "linear": _linear,
     "torch": _torch,
+    "ray": _ray,
 }
 
 

@@ -1,0 +1,388 @@
+"""The clients of a round spread over Ray actors: one machine or many, CPUs or GPUs."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvib.cohort import BoolArray, FloatArray, IntArray
+from kvib.sim.data import Array
+from kvib.sim.engines.engine import Engine, Evaluation, Summed, Sums
+from kvib.sim.local import Batches, LocalSGD
+from kvib.sim.task import SoftmaxRegression, Task
+
+Make = Callable[[Task, LocalSGD], Engine]
+"""What makes the engine of one worker, on the worker."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What a worker is.
+
+    Args:
+        count: how many at most; None for as many as the cluster has room for.
+        cpus: cores of each.
+        gpus: GPUs of each: 1 for one worker per GPU, 0.5 for two.
+        patience: seconds after which a worker that has not answered is given up for the round;
+            None to wait.
+        precision: of torch.
+        memory: see `TorchEngine`.
+    """
+
+    count: int | None = None
+    cpus: float = 1.0
+    gpus: float = 0.0
+    patience: float | None = None
+    precision: str = "float32"
+    memory: float = 16e9
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"workers: {self.count} is not a positive number")
+        for name in ("cpus", "gpus"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} is not a number ≥ 0")
+        if self.cpus == self.gpus == 0:
+            raise ValueError("a worker needs cpus or gpus, or there is no end of them")
+        if self.patience is not None and not self.patience > 0:
+            raise ValueError(f"patience={self.patience} is not a positive number of seconds")
+
+    def engine(self, task: Task, local: LocalSGD) -> Engine:
+        """Of one worker."""
+        if isinstance(task.model, SoftmaxRegression) and not self.gpus:
+            from kvib.sim.engines.linear import LinearEngine
+
+            return LinearEngine(task, local, max(1, int(self.cpus)))
+        import torch
+
+        from kvib.sim.engines.torch_engine import TorchEngine
+
+        torch.set_num_threads(max(1, int(self.cpus)))
+        device = "cuda" if self.gpus else "cpu"
+        return TorchEngine(task, local, device, self.precision, memory=self.memory)
+
+
+TRIES = 5
+"""Workers that may die one after another at the same work before it is called hopeless."""
+
+
+class _Worker:
+    """Lives on a node, trains the clients it is given, keeps nothing between rounds."""
+
+    def __init__(self, task: Task, local: LocalSGD, make: Make) -> None:
+        self.engine = make(task, local)
+
+    def work(self, model: Array, batches: Batches, coefficients: FloatArray) -> tuple[Any, Any]:
+        """Norms, and Σ coefficient_i g_i in double precision."""
+        engine, start = self.engine, self.engine.from_numpy(model)
+        if isinstance(engine, Sums):
+            norms, total = engine.summed(start, batches, coefficients)
+        else:
+            updates = engine.updates(start, batches)
+            norms, total = engine.norms(updates), engine.combine(coefficients, updates)
+        return norms, engine.to_numpy(total)
+
+    def updates(self, model: Array, batches: Batches) -> Array:
+        """Of each client, [m, d]."""
+        found: Array = self.engine.to_numpy(
+            self.engine.updates(self.engine.from_numpy(model), batches)
+        )
+        return found
+
+    def add(self, *totals: Array) -> Array:
+        """The sum of what the workers of this node found, read from memory they share."""
+        total = totals[0].astype(np.float64)
+        for other in totals[1:]:
+            total += other
+        return total
+
+    def initial(self, seed: int) -> Array:
+        """A fresh model."""
+        fresh: Array = self.engine.to_numpy(self.engine.initial(seed))
+        return fresh
+
+    def evaluate(self, model: Array, split: str) -> Evaluation:
+        """How good it is."""
+        return self.engine.evaluate(self.engine.from_numpy(model), split)
+
+
+class _Actor(NamedTuple):
+    handle: Any
+    node: str
+
+
+class _LostError(Exception):
+    """A worker did not answer; says why."""
+
+
+class NobodyError(ValueError):
+    """There is no worker, and none can be started."""
+
+
+class RayEngine:
+    """Trains clients on the actors of a Ray cluster.
+
+    The model goes to each node once, through the object store; updates are added up on the worker,
+    then per node, so that one vector per node comes back. Whoever dies or is too slow did not
+    answer: its clients are silent for the round, and the round goes on. At the beginning of every
+    round workers are started where there is room: nodes may come and go.
+
+    Args:
+        task: what to train.
+        local: how clients train.
+        address: of the cluster: "auto", "ray://host:10001", …; None starts one here.
+        workers: what a worker is, and how many.
+        make: what makes the engine of one worker; by default what `workers` says.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        local: LocalSGD,
+        address: str | None = None,
+        workers: Workers = Workers(),  # noqa: B008 (frozen)
+        make: Make | None = None,
+    ) -> None:
+        self.task, self.local, self.workers = task, local, workers
+        self._ray = connected(address, workers)
+        self.chunk = 1 << 20
+        self.lost: list[tuple[int, str]] = []
+        """Clients that did not answer, as (call, why); for reports."""
+        self._calls = 0
+        self._make = make or workers.engine
+        self._given = [self._ray.put(value) for value in (task, local)]
+        self._actor = self._ray.remote(_Worker)
+        self._actors: list[_Actor] = []
+
+    # Workers
+
+    def _gather(self) -> list[_Actor]:
+        """Workers that live; new ones where there is room for them."""
+        ray, workers = self._ray, self.workers
+        nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+        self._actors = [actor for actor in self._actors if actor.node in nodes]
+        for node, room in sorted(nodes.items()):
+            fits = [
+                room.get(kind, 0) // need
+                for kind, need in (("CPU", workers.cpus), ("GPU", workers.gpus))
+                if need
+            ]
+            here = sum(actor.node == node for actor in self._actors)
+            for _ in range(int(min(fits)) - here):
+                if workers.count is not None and len(self._actors) >= workers.count:
+                    break
+                self._actors.append(_Actor(self._start(node), node))
+        if not self._actors:
+            raise NobodyError(
+                f"the cluster has no node with room for a worker of {workers.cpus:g} CPUs and "
+                f"{workers.gpus:g} GPUs; lower cpus or gpus, or start a node"
+            )
+        return self._actors
+
+    def _start(self, node: str) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        options = {"num_cpus": self.workers.cpus, "num_gpus": self.workers.gpus}
+        made = self._actor.options(scheduling_strategy=strategy, max_restarts=0, **options)
+        return made.remote(*self._given, self._make)
+
+    def _drop(self, actor: _Actor) -> None:
+        """A worker that died or is too slow; the next round starts another in its place."""
+        self._actors = [a for a in self._actors if a is not actor]
+        self._ray.kill(actor.handle)
+
+    def _get(self, ref: Any, seconds: float | None = None) -> Any:
+        """What a worker found; `_LostError` if it died, or its node, or was too slow."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(ref, timeout=seconds)
+        except errors.RayError as error:
+            cause = error.cause if isinstance(error, errors.RayTaskError) else error
+            if not isinstance(cause, errors.RayError):  # an error of ours, not of the cluster
+                raise
+            slow = isinstance(cause, errors.GetTimeoutError)
+            raise _LostError("too slow" if slow else f"died ({cause})") from error
+
+    def _shares(self, steps: IntArray, actors: Sequence[_Actor]) -> list[tuple[_Actor, IntArray]]:
+        """Positions of clients for each worker: longest first to whoever has least to do."""
+        load = np.zeros(len(actors))
+        shares: list[list[int]] = [[] for _ in actors]
+        for c in np.argsort(-steps, kind="stable").tolist():
+            least = int(load.argmin())
+            shares[least].append(c)
+            load[least] += steps[c]
+        pairs = zip(actors, shares, strict=True)
+        return [(actor, np.array(sorted(share))) for actor, share in pairs if share]
+
+    def _wait(
+        self, calls: list[tuple[_Actor, IntArray, Any]]
+    ) -> list[tuple[_Actor, IntArray, Any]]:
+        """The calls that came back in time, with what they brought; the others are dropped."""
+        deadline = (
+            None if self.workers.patience is None else time.monotonic() + self.workers.patience
+        )
+        came = []
+        for actor, at, ref in calls:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            try:
+                came.append((actor, at, self._get(ref, left)))
+            except _LostError as error:
+                self._lose(actor, at, error)
+        return came
+
+    def _lose(self, actor: _Actor, at: IntArray, error: _LostError) -> None:
+        self.lost += [(self._calls, str(error))] * len(at)
+        self._drop(actor)
+
+    # The contract
+
+    def summed(self, model: Array, batches: Batches, coefficients: FloatArray) -> Summed:
+        """Norms, NaN where a worker was lost, and Σ coefficient_i g_i of the others."""
+        self._calls += 1
+        norms, total = np.full(len(coefficients), math.nan), np.zeros(len(model))
+        if not len(coefficients):
+            return Summed(norms, total.astype(np.float32))
+        actors, where = self._gather(), self._ray.put(model)
+        calls, sums = [], {}
+        for actor, at in self._shares(batches.steps, actors):
+            work = actor.handle.work.options(num_returns=2)
+            lengths, part = work.remote(where, batches.part(at), coefficients[at])
+            calls.append((actor, at, lengths))
+            sums[id(actor)] = part
+        came = self._wait(calls)
+        nodes: dict[str, list[tuple[_Actor, IntArray, Any]]] = {}
+        for entry in came:
+            nodes.setdefault(entry[0].node, []).append(entry)
+        reduced = []
+        for entries in nodes.values():
+            adding = entries[0][0].handle.add.remote(*(sums[id(actor)] for actor, _, _ in entries))
+            reduced.append((entries, adding))
+        for entries, adding in reduced:
+            try:
+                total += self._get(adding)
+            except _LostError:
+                self._lost_sums(entries, sums, norms, total)
+            else:
+                for _, at, lengths in entries:
+                    norms[at] = lengths
+        return Summed(norms, total.astype(np.float32))
+
+    def _lost_sums(
+        self,
+        entries: list[tuple[_Actor, IntArray, Any]],
+        sums: dict[int, Any],
+        norms: FloatArray,
+        total: FloatArray,
+    ) -> None:
+        """The worker that added up a node's sums died: what is still there comes one by one."""
+        for actor, at, lengths in entries:
+            try:
+                total += self._get(sums[id(actor)])
+            except _LostError as error:
+                self._lose(actor, at, error)
+            else:
+                norms[at] = lengths
+
+    def answers(self, model: Array, batches: Batches) -> tuple[BoolArray, Array]:
+        """Who answered, and their updates, for samplers that look at each."""
+        self._calls += 1
+        m = len(batches.steps)
+        found, came = np.zeros((m, len(model)), np.float32), np.zeros(m, np.bool_)
+        if m:
+            actors, where = self._gather(), self._ray.put(model)
+            shares = self._shares(batches.steps, actors)
+            calls = [(a, at, a.handle.updates.remote(where, batches.part(at))) for a, at in shares]
+            for _, at, part in self._wait(calls):
+                found[at], came[at] = part, True
+        return came, found[came]
+
+    def updates(self, model: Array, batches: Batches) -> Array:
+        """g_i of every client; whoever is lost is trained again elsewhere."""
+        came, found = self.answers(model, batches)
+        whole = np.empty((len(came), len(model)), np.float32)
+        whole[came] = found
+        for _ in range(TRIES):
+            left = np.flatnonzero(~came)
+            if not len(left):
+                return whole
+            again, found = self.answers(model, batches.part(left))
+            whole[left[again]], came[left[again]] = found, True
+        raise NobodyError(f"workers die again and again: {self.lost[-1][1]}")
+
+    def _ask(self, method: str, *given: Any) -> Any:
+        """Any worker; the next one if it dies."""
+        why = ""
+        for _ in range(TRIES):
+            actor = self._gather()[0]
+            try:
+                return self._get(getattr(actor.handle, method).remote(*given))
+            except _LostError as error:
+                why = str(error)
+                self._drop(actor)
+        raise NobodyError(f"workers die again and again: {why}")
+
+    def initial(self, seed: int) -> Array:
+        """A fresh model, the same as in process."""
+        fresh: Array = self._ask("initial", seed)
+        return np.array(fresh)  # what comes from the object store cannot be written to
+
+    def evaluate(self, model: Array, split: str) -> Evaluation:
+        """On one worker."""
+        found: Evaluation = self._ask("evaluate", self._ray.put(model), split)
+        return found
+
+    def norms(self, updates: Array) -> FloatArray:
+        """Row by row, in double precision."""
+        squares: FloatArray = np.einsum("ij,ij->i", updates, updates, dtype=np.float64)
+        return np.sqrt(squares)
+
+    def combine(self, coefficients: FloatArray, updates: Array) -> Array:
+        """Σ coefficient_i g_i."""
+        total: Array = (coefficients @ updates.astype(np.float64)).astype(np.float32)
+        return total
+
+    def gram(self, updates: Array, others: Array | None = None) -> FloatArray:
+        """g_i·g_j."""
+        wide = updates.astype(np.float64)
+        products: FloatArray = wide @ (wide if others is None else others.astype(np.float64)).T
+        return products
+
+    def to_numpy(self, vector: Array) -> Array:
+        """It is one."""
+        return vector
+
+    def from_numpy(self, array: Array) -> Array:
+        """It is one."""
+        return array.astype(np.float32)
+
+    def close(self) -> None:
+        """End the workers; the cluster stays."""
+        for actor in list(self._actors):
+            self._drop(actor)
+
+
+def connected(address: str | None, workers: Workers) -> Any:
+    """The module `ray`, connected to a cluster."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it will do anyway
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("the Ray engine needs Ray; pip install kvib[ray]") from error
+    if ray.is_initialized():
+        return ray
+    quiet: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+    if address is None and workers.count is not None and workers.cpus:
+        quiet["num_cpus"] = math.ceil(workers.count * workers.cpus)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=40, **quiet)
+    except (ConnectionError, ValueError) as error:
+        raise ValueError(
+            f"no Ray cluster at {address!r} ({error}); start one with `ray start --head`, or leave "
+            "the address out to start one here"
+        ) from error
+    return ray
