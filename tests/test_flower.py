@@ -830,3 +830,11 @@ def test_the_masked_example_learns(monkeypatch):
     last = [m for m in grid.sent if m.metadata.message_type == "train"][-1]
     model = last.content["arrays"]["w"].numpy()
     assert np.linalg.norm(model - 1) < 0.5  # from √5
+
+
+@pytest.mark.parametrize("framework", ["flwr", "pfl", "nvflare", "fedlab"])
+def test_one_file_imports_a_framework(framework):
+    source = EXAMPLES.parent / "src" / "kvib"
+    importing = re.compile(rf"^\s*(from|import) {framework}\b", re.MULTILINE)
+    files = [path.stem for path in source.rglob("*.py") if importing.search(path.read_text())]
+    assert files == ["flower" if framework == "flwr" else framework]

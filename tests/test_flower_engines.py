@@ -145,7 +145,7 @@ def test_the_example_runs_unchanged_on_the_simulation_engine(tmp_path):
         settings = f'num-server-rounds=3 folder="{tmp_path / "run"}"'
         done = engine.run(EXAMPLE, 20, settings)
     assert "Final results" in done.stdout + done.stderr, done.stdout + done.stderr
-    assert kvib.journal.read(tmp_path / "run" / "run.kvib").table().answers.sum() == 15
+    assert kvib.journal.read(tmp_path / "run" / "run.kvib").table().answered.sum() == 15
 
 
 def test_a_killed_node_a_failing_client_and_a_restarted_server(tmp_path):

@@ -71,3 +71,9 @@ def test_pfl_takes_the_estimate_with_one_worker_and_with_two(tmp_path):
 def test_fedlab_takes_the_estimate(tmp_path):
     check(python("fedlab"), CHECKS / "fedlab_check.py", tmp_path / "said")
     assert (tmp_path / "said").read_text() == "agrees"
+
+
+@pytest.mark.parametrize("procedure", ["pivotal", "independent"])
+def test_nvflare_takes_the_estimate(tmp_path, procedure):
+    check(python("nvflare"), CHECKS / "nvflare_check.py", tmp_path, procedure)
+    assert (tmp_path / "said").read_text() == "agrees"
