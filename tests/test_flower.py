@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 import tomllib
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -229,6 +230,23 @@ def test_large_models_have_their_variance_estimated_from_sketches():
     cohort = strategy.cohort
     exact = kvib.estimated_variance(cohort, [updates[i] for i in cohort.ids]).value
     assert metrics["kvib-variance"] == pytest.approx(exact, rel=0.2)
+
+
+def test_memory_does_not_grow_with_the_cohort():
+    """Beyond the replies, which Flower holds, at most a few updates at a time."""
+    d, peaks = 100_000, []
+    updates = [{"w": np.full(d, float(i))} for i in range(40)]
+    grid = LocalGrid(shifting_app(updates), partitions(40))
+    for budget in (5, 40):
+        strategy = sampling(budget=budget)
+        messages = strategy.configure_train(1, record(w=np.zeros(d)), ConfigRecord(), grid)
+        replies = grid.send_and_receive(messages)
+        tracemalloc.start()
+        strategy.aggregate_train(1, replies)
+        peaks.append(tracemalloc.get_traced_memory()[1] / (8 * d))
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 1
+    assert peaks[1] < 12  # updates of 8 bytes per parameter
 
 
 # The drop-in
