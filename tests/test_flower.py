@@ -388,8 +388,19 @@ def test_no_data_no_part(size):
 
 def test_two_nodes_of_one_name_are_refused():
     grid = LocalGrid(shifting_app(UPDATES), [{"partition-id": 1}, {"partition-id": 1}])
-    with pytest.raises(ValueError, match="two clients call themselves 1; give each SuperNode"):
+    with pytest.raises(ValueError, match="two clients call themselves 1; give each an id"):
         one_round(sampling(), grid, record(**MODEL))
+
+
+def test_two_newcomers_of_one_name_do_not_end_a_run():
+    strategy, grid = sampling(), fleet(3)
+    one_round(strategy, grid, record(**MODEL))
+    for node in (1, 2):
+        grid.contexts[node] = Context(1, node, {"partition-id": 4}, RecordDict(), {})
+        grid.online.add(node)
+    with pytest.warns(UserWarning, match="the second takes no part"):
+        one_round(strategy, grid, record(**MODEL), 2)
+    assert strategy.sampler.keys(range(4)) == [0, 1, 2, 4]
 
 
 # Offline

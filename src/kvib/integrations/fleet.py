@@ -153,10 +153,12 @@ class Fleet:
         arrived: dict[Key, float] = {}
         for address, key, size in sorted(introductions, key=lambda one: _order(one.key)):
             if key in arrived:
-                raise ValueError(
-                    f"two clients call themselves {key!r}; give each SuperNode, site or worker an "
-                    "id of its own"
-                )
+                told = f"two clients call themselves {key!r}; give each an id of its own"
+                if self.sampler is None:
+                    raise ValueError(told)
+                warnings.warn(f"{told}: the second takes no part", stacklevel=3)
+                self._keys[address] = None
+                continue
             weight = self._weight(key, size)
             self._keys[address] = None if weight is None else key
             if weight is None:
