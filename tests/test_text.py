@@ -1,6 +1,7 @@
 """Text tasks: what is read, tokenised, dealt out and trained, and what goes wrong."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import kvib  # noqa: E402
+from kvib.lab import runs  # noqa: E402
 from kvib.sim import LocalSGD, Simulation, prepared  # noqa: E402
 from kvib.sim.engines.engine import MemoryShortError  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
@@ -318,3 +320,52 @@ def test_pythia_has_the_size_of_its_name():
     with torch.device("meta"):
         module = NextToken()()
     assert sum(p.numel() for p in module.parameters() if p.requires_grad) == 70_426_624
+
+
+# Benchmarks and experiments
+
+
+def test_the_benchmark_in_small(tmp_path):
+    import text as benchmark
+
+    whole = benchmark.main(["--tiny", "--out", str(tmp_path)])
+    assert (tmp_path / "text.json").exists()
+    for rows in whole["results"].values():
+        assert all(row["tokens/s"] > 0 and row.get("error", 0) < 0.05 for row in rows)
+    assert all(row["share of the bf16 rate"] > 0 for row in whole["results"]["next token"])
+
+
+def test_operations_by_hand():
+    """Pythia-70M: 44.7 M weights that multiply; the embedding of the input is a look-up."""
+    import text as benchmark
+    from kvib.sim.text.models import PYTHIA_70M
+
+    without_attention = benchmark.operations(dict(PYTHIA_70M), 0, head=True)
+    assert without_attention == 6 * (70_426_624 - 50304 * 512 - 6 * (9 * 512 + 2048) - 1024)
+
+
+@pytest.mark.parametrize("kind", ["agnews-1", "newswire-1"])
+def test_an_experiment_goes_on_where_it_was(data, kind, monkeypatch):
+    """As on a GPU machine: nothing but the cache, stopped and resumed."""
+    from kvib.lab.experiment import read
+    from kvib.lab.runs import play
+    from kvib.lab.tables import read_rounds
+
+    small = {
+        "agnews-1": lambda: agnews(1, 20, 40, 12, small_bert),
+        "newswire-1": lambda: newswire(1, 20, None, 12, NextToken({**NEOX, "vocab_size": 13})),
+    }
+    monkeypatch.setitem(prepared.TASKS, kind, small[kind])
+    file = Path(__file__).parents[1] / f"experiments/text-{kind}.toml"
+    given = read(file, ("rounds=4", "budgets=[5]", "local.batch_size=4", "precision=float32"))
+    assert {s.label for s in given.samplers} >= {"uniform", "K-Vib", "Forecast", "recommended"}
+    for run in [r for r in given.runs() if r.sampler.label in ("K-Vib", "recommended")]:
+        runs.make_task.cache_clear()
+        straight = play(run, data / "straight")
+        stopped = play(run, data / "stopped", deadline=0.0)
+        assert (stopped.rounds, stopped.finished) == (1, False)
+        assert play(run, data / "stopped").finished
+        assert straight.finished
+        a, b = (read_rounds(data / where / run.name) for where in ("straight", "stopped"))
+        assert a.equals(b, null_equal=True)
+    runs.make_task.cache_clear()

@@ -17,6 +17,8 @@ from kvib.lab.claims import rounds_to
 from kvib.lab.rates import TARGET, at_best_rates, best_rate
 from kvib.lab.tables import Results
 from kvib.lab.variances import WAYS, Variances
+from kvib.sim.text.partition import tail_sizes
+from kvib.sim.text.tasks import TAIL_SEED
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -160,6 +162,23 @@ def training(other: str, label: str) -> Draw:
 
 losses = training("loss", "test loss")
 learning = training("accuracy", "test accuracy")
+
+
+def tails(given: list[Results]) -> Figure:
+    """Sizes of the clients of both text tasks, largest first."""
+    figure, axes = panels(2)
+    for axis, (samples, what) in zip(axes, TAILS, strict=True):
+        for sigma in (1, 2, 3):
+            sizes = np.sort(tail_sizes(samples, 1000, sigma, TAIL_SEED))[::-1]
+            share = sizes[:100].sum() / sizes.sum()
+            label = f"σ = {sigma}: the largest 100 have {share:.0%}"
+            axis.plot(np.arange(1, 1001), sizes, label=label, linewidth=1.2)
+        axis.set(xscale="log", yscale="log", xlabel="client", ylabel=what)
+        axis.legend(frameon=False)
+    return figure
+
+
+TAILS = ((20_000, "documents of AG News"), (12_000, "blocks of newswire"))
 
 
 def against_budget(given: list[Results]) -> Figure:
@@ -336,7 +355,7 @@ PAPER: dict[str, Drawing] = {
         ("femnist-rates-10",), best_rates, "The same with half the budget."
     ),
 }
-"""Of the paper. The text tasks' come with their tasks."""
+"""Of the paper, without the text tasks."""
 
 BEYOND: dict[str, Drawing] = {
     "beyond-synthetic": Drawing(
@@ -362,4 +381,23 @@ BEYOND: dict[str, Drawing] = {
 }
 """Of kvib's own samplers."""
 
-FIGURES = PAPER | BEYOND
+TEXT: dict[str, Drawing] = {
+    "text-data": Drawing(
+        ("text-agnews-1",), tails, "How many samples the three long tails give to whom."
+    ),
+    **{
+        f"text-agnews-{sigma}": Drawing(
+            (f"text-agnews-{sigma}",), learning, "Fine-tuning a pretrained encoder."
+        )
+        for sigma in (1, 2, 3)
+    },
+    **{
+        f"text-newswire-{sigma}": Drawing(
+            (f"text-newswire-{sigma}",), losses, "Pre-training: loss of the next token."
+        )
+        for sigma in (1, 2, 3)
+    },
+}
+"""Of the paper's text tasks; part of its page once there are results."""
+
+FIGURES = PAPER | BEYOND | TEXT

@@ -1,0 +1,148 @@
+"""What Ray costs: the same rounds in process and on actors, and one worker against two.
+
+python benchmarks/cluster.py --out results
+
+Rounds of about one second of local training (an MLP, one core). Overhead is what a round takes
+beyond the local training that its slowest worker measures; efficiency is the time of one worker
+over twice the time of two.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from torch import nn
+
+import kvib
+from kvib.sim import ClientData, LocalSGD, Task
+from kvib.sim.engines.ray_engine import RayEngine, Workers
+from kvib.sim.engines.torch_engine import TorchEngine
+from kvib.sim.local import plan
+
+CLIENTS, SAMPLES, FEATURES, CLASSES = 40, 64, 64, 10
+
+
+def network(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
+
+
+class Network:
+    """Of a width; a class, so that workers can make it too."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __call__(self) -> nn.Module:
+        return network(self.width)
+
+
+def task(width: int) -> Task:
+    rng = np.random.default_rng(0)
+    n = CLIENTS * SAMPLES
+    x = rng.normal(size=(n + 100, FEATURES)).astype(np.float32)
+    y = rng.integers(0, CLASSES, n + 100)
+    train = ClientData(x[:n], y[:n], np.full(CLIENTS, SAMPLES))
+    return Task("random", train, (x[n:], y[n:]), Network(width), CLASSES)
+
+
+class Timed(TorchEngine):
+    """Says how long its last local training took."""
+
+    def summed(self, *given: Any) -> Any:
+        begin = time.perf_counter()
+        found = super().summed(*given)
+        self.taken = time.perf_counter() - begin
+        return found
+
+
+def make(given: Task, local: LocalSGD) -> Any:
+    torch.set_num_threads(1)
+    return Timed(given, local)
+
+
+def rounds(engine: Any, local: LocalSGD, model: Any, count: int) -> tuple[list[float], list[Any]]:
+    """Seconds of each round, and what each found."""
+    ids, factors, times, found = np.arange(20), np.full(20, 0.05), [], []
+    for t in range(count + 1):
+        batches = plan(engine.task.train, ids, local, 0, t)
+        begin = time.perf_counter()
+        found.append(engine.summed(model, batches, factors))
+        times.append(time.perf_counter() - begin)
+    return times[1:], found[1:]
+
+
+def busiest(engine: RayEngine) -> float:
+    """Seconds of local training of the worker that had most to do."""
+    calls = [a.handle.__ray_call__.remote(lambda w: w.engine.taken) for a in engine._actors]
+    return float(max(ray.get(calls)))
+
+
+def main(words: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a round in process")
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    given = task(options.width)
+    once = LocalSGD(0.01, batch_size=16)
+    alone = TorchEngine(given, once)
+    taken = float(np.median(rounds(alone, once, alone.initial(0), 3)[0]))
+    local = LocalSGD(0.01, batch_size=16, epochs=max(1, round(options.seconds / taken)))
+    alone = TorchEngine(given, local)
+    model = alone.initial(0)
+    here, wanted = rounds(alone, local, model, options.rounds)
+    rows: list[dict[str, Any]] = [{"engine": "in process", "round s": float(np.median(here))}]
+    print(rows[-1], flush=True)
+    for count in (1, 2):
+        engine = RayEngine(given, local, workers=Workers(count=count), make=make)
+        start = engine.initial(0)
+        shares, times, errors = [], [], []
+        for t in range(options.rounds):
+            batches = plan(given.train, np.arange(20), local, 0, t + 1)
+            begin = time.perf_counter()
+            total = engine.summed(start, batches, np.full(20, 0.05)).total
+            times.append(time.perf_counter() - begin)
+            shares.append(times[-1] / busiest(engine) - 1)
+            exact = alone.to_numpy(wanted[t].total)
+            errors.append(np.linalg.norm(total - exact) / np.linalg.norm(exact))
+        rows.append(
+            {
+                "engine": f"Ray, {count} workers",
+                "round s": float(np.median(times[1:])),
+                "overhead": float(np.median(shares[1:])),
+                "error": float(max(errors)),
+            }
+        )
+        print(rows[-1], flush=True)
+        engine.close()
+        ray.shutdown()
+    rows[-1]["efficiency"] = rows[1]["round s"] / (2 * rows[2]["round s"])
+    print(f"scaling from one worker to two: {rows[-1]['efficiency']:.2f}")
+    about = {
+        "command": "python benchmarks/cluster.py",
+        "parameters": len(model),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load before": os.getloadavg()[0],
+        "ray": ray.__version__,
+        "torch": torch.__version__,
+        "kvib": kvib.__version__,
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    whole = {"environment": about, "results": rows}
+    (options.out / "cluster.json").write_text(json.dumps(whole, indent=1) + "\n")
+    return whole
+
+
+if __name__ == "__main__":
+    main()
