@@ -100,7 +100,7 @@ class Population:
             return np.empty(0, np.int64)
         if given.ndim != 1 or given.dtype.kind not in "iu":
             raise ValueError(
-                f"clients are called 0 to {self.count - 1} here, not {given.flat[0]!r}"
+                f"clients are called 0 to {self.count - 1} here, not {given.ravel().tolist()[0]!r}"
             )
         bad = given[(given < 0) | (given >= self.count)]
         if len(bad):

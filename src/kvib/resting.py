@@ -9,7 +9,7 @@ class Resting:
     """A client drawn in round t can be drawn again from round t + 1 + `rounds` on."""
 
     def __init__(self, rounds: int) -> None:
-        if isinstance(rounds, bool) or int(rounds) != rounds or rounds < 0:
+        if isinstance(rounds, bool) or not rounds >= 0 or rounds % 1:
             raise ValueError(f"cool_down={rounds} is not a number of rounds ≥ 0")
         self.rounds = int(rounds)
         self._queue: list[tuple[int, IntArray]] = []
