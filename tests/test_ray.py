@@ -90,6 +90,13 @@ def test_workers_that_cannot_be(options, message):
         Workers(**options)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"])
+def test_no_cluster_at_an_address(address):
+    pytest.importorskip("ray")
+    with pytest.raises(ValueError, match=f"no Ray cluster at '{address}' .*; start one with `ray"):
+        RayEngine(TASK, LOCAL, address)
+
+
 # With a cluster: two nodes on one machine
 
 slow = pytest.mark.slow

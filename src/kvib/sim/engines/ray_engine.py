@@ -2,6 +2,7 @@
 
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -378,11 +379,28 @@ def connected(address: str | None, workers: Workers) -> Any:
     quiet: dict[str, Any] = {"include_dashboard": False} if address is None else {}
     if address is None and workers.count is not None and workers.cpus:
         quiet["num_cpus"] = math.ceil(workers.count * workers.cpus)
+    if address is not None:
+        _reach(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=40, **quiet)
     except (ConnectionError, ValueError) as error:
-        raise ValueError(
-            f"no Ray cluster at {address!r} ({error}); start one with `ray start --head`, or leave "
-            "the address out to start one here"
-        ) from error
+        raise _no_cluster(address, error) from error
     return ray
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:  # "auto", "local"
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError, ValueError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str | None, error: Exception) -> ValueError:
+    return ValueError(
+        f"no Ray cluster at {address!r} ({error}); start one with `ray start --head`, or leave the "
+        "address out to start one here"
+    )
