@@ -33,7 +33,7 @@ bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/core.py --out benchmarks/results
 
 clean:
-	rm -rf $(VENV) site out
+	rm -rf $(VENV) $(VENV)-* site out
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvib needs Python 3.11 or newer: make PYTHON=python3.11 …")'
