@@ -138,6 +138,7 @@ def measured(
             total = engine.summed(model, batches, factors).total
             exact = total if exact is None else exact
             row["error"] = float((total - exact).norm() / exact.norm())
+            row["graphs"] = engine.why_eager or engine.graphs
             taken = seconds(partial(engine.summed, model, batches, factors), repeat)
         row |= {
             "s": taken,

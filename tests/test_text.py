@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 import kvib  # noqa: E402
 from kvib.lab import runs  # noqa: E402
 from kvib.sim import LocalSGD, Simulation, prepared  # noqa: E402
+from kvib.sim.engines import sequential  # noqa: E402
 from kvib.sim.engines.engine import MemoryShortError  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
 from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
@@ -320,6 +321,45 @@ def test_pythia_has_the_size_of_its_name():
     with torch.device("meta"):
         module = NextToken()()
     assert sum(p.numel() for p in module.parameters() if p.requires_grad) == 70_426_624
+
+
+# Recorded steps, without a GPU
+
+
+def recorded(step, pool):
+    """What a CUDA graph does: the step is taken twice before anybody replays it."""
+    step()
+    step()
+    return step
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.5])
+def test_recorded_steps_train_alike(prox, monkeypatch):
+    monkeypatch.setattr(sequential, "graph", recorded)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    task, local = language(), LocalSGD(0.2, batch_size=4, epochs=2, prox=prox)
+    engine, reference = TorchEngine(task, local, graphs=True), ReferenceEngine(task, local)
+    for t in range(2):
+        model = reference.initial(t)
+        batches = plan(task.train, np.array([1, 4, 7]) + t, local, 0, t)
+        wanted = reference.updates(model, batches)
+        torch.testing.assert_close(engine.updates(model, batches), wanted, rtol=1e-3, atol=1e-5)
+    assert sorted(engine._sequential._steps) == sorted({*map(int, batches.lengths)} | {4})
+
+
+def test_steps_that_cannot_be_recorded(monkeypatch):
+    def refuse(step, pool):
+        step()
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(sequential, "graph", refuse)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    task = language()
+    engine, reference = TorchEngine(task, LOCAL, graphs=True), ReferenceEngine(task, LOCAL)
+    model, batches = reference.initial(0), plan(task.train, np.array([1, 4]), LOCAL, 0, 0)
+    wanted = reference.updates(model, batches)
+    torch.testing.assert_close(engine.updates(model, batches), wanted, rtol=1e-3, atol=1e-5)
+    assert engine.why_eager == "operation not permitted when stream is capturing"
 
 
 # Benchmarks and experiments

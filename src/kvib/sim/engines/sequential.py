@@ -50,6 +50,8 @@ class SequentialTrainer:
         self.images = prepared(x[:1]).ndim == 4
         wanted = self.device.type == "cuda" if graphs is None else graphs
         self.graphs = wanted and not draws(flat.module)
+        self.why_eager = ""
+        """Why steps could not be recorded."""
         self._own = [p for p in flat.parameters if p.requires_grad]
         self._anchor: list[torch.Tensor] = []
         self._steps: dict[int, _Step] = {}
@@ -80,6 +82,16 @@ class SequentialTrainer:
             step: Callable[[], None] = partial(self._step, samples)
             self._steps[size] = _Step(graph(step, self._pool), samples)
 
+    def _try_to_record(self, sizes: set[int]) -> None:
+        """A module that waits for the device in mid-step cannot be recorded: step by step then."""
+        try:
+            self._record(sizes)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.graphs, self.why_eager = False, str(error).splitlines()[0]
+            self._steps.clear()
+
     def each(self, model: torch.Tensor, batches: Batches) -> Iterator[None]:
         """Train client after client; when it yields, `flat.vector` is that client's x_i."""
         flat = self.flat
@@ -88,7 +100,7 @@ class SequentialTrainer:
         if self.local.prox:
             self._keep_anchor(model)
         if self.graphs:
-            self._record({int(n) for n in np.unique(batches.lengths)})
+            self._try_to_record({int(n) for n in np.unique(batches.lengths)})
         for c in range(len(batches.steps)):
             flat.restore(model)
             with seeded(int(batches.seeds[c]), self.device):

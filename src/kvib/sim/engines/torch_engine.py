@@ -80,6 +80,16 @@ class TorchEngine:
         self.chunk = max(1, int(memory / (6 * 4 * len(self.flat.vector))))
         self._block = self._evaluation_block()
 
+    @property
+    def graphs(self) -> bool:
+        """Whether the steps of clients that train one after another are recorded."""
+        return self._batched is None and self._sequential.graphs
+
+    @property
+    def why_eager(self) -> str:
+        """Why they could not be; empty if they could, or nobody asked."""
+        return self._sequential.why_eager
+
     @torch.no_grad()
     def _evaluation_block(self) -> int:
         """Samples evaluated at once: 2048, fewer where a sample's outputs are many (tokens)."""
