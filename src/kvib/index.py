@@ -230,7 +230,8 @@ class Index:
     def _within(self, mixture: Mixture, blocks: IntArray, left: FloatArray) -> IntArray:
         """The client of each block at which the running sum exceeds what is left of the point."""
         ids, inside = self._members(blocks)
-        p = np.where(inside, self.expected(mixture, ids.ravel()).reshape(ids.shape), 0.0)
+        p = np.zeros(ids.shape)
+        p[inside] = self.expected(mixture, ids[inside])
         ends = np.cumsum(p, axis=1)
         at = (ends <= left[:, None]).sum(axis=1)
         # by rounding a point may lie beyond the last: it is the last with a probability
