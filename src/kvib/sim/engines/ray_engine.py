@@ -67,6 +67,8 @@ class Workers:
         return TorchEngine(task, local, device, self.precision, memory=self.memory)
 
 
+STARTING = 60.0
+"""Seconds that a round waits for workers that are being started."""
 TRIES = 5
 """Workers that may die one after another at the same work before it is called hopeless."""
 
@@ -166,6 +168,7 @@ class RayEngine:
         ray, workers = self._ray, self.workers
         nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
         self._actors = [actor for actor in self._actors if actor.node in nodes]
+        fresh: list[Any] = []
         for node, room in sorted(nodes.items()):
             fits = [
                 room.get(kind, 0) // need
@@ -177,6 +180,9 @@ class RayEngine:
                 if workers.count is not None and len(self._actors) >= workers.count:
                     break
                 self._actors.append(_Actor(self._start(node), node))
+                fresh.append(self._actors[-1].handle.__ray_ready__.remote())
+        if fresh:  # starting is not training: no patience is spent on it
+            ray.wait(fresh, num_returns=len(fresh), timeout=STARTING)
         if not self._actors:
             raise NobodyError(
                 f"the cluster has no node with room for a worker of {workers.cpus:g} CPUs and "
