@@ -437,6 +437,31 @@ def test_keys_in_a_journal(tmp_path):
         kvib.journalled(path, **(given | {"keys": [str(key) for key in KEYS]}))
 
 
+@pytest.mark.parametrize("keep", [None, 3])
+def test_what_a_journal_says_of_clients_that_come_and_go(tmp_path, keep):
+    path, drawn = tmp_path / "run", {}
+    with kvib.journalled(
+        path, kvib.KVib(), WEIGHTS, 2, cool_down=1, snapshot_every=2, keep=keep
+    ) as sampler:
+        for t in range(12):
+            if t % 3 == 0:
+                sampler.join([1.0 + t])
+            if t % 4 == 1:
+                sampler.leave([t // 4])
+            cohort = sampler.draw(absent=[t % 4])
+            sampler.update(cohort, np.ones(len(cohort)))
+            drawn[t] = cohort
+    history = kvib.journal.read(path)
+    ids = np.concatenate([cohort.ids for cohort in drawn.values()])
+    counts = np.bincount(ids, minlength=8)
+    assert np.array_equal(np.pad(history.participation(), (0, 8))[:8], counts)
+    for logged in history.rounds():
+        then = drawn[logged.cohort.round]
+        assert logged.cohort.ids.tolist() == then.ids.tolist()
+        assert logged.cohort.coefficients == pytest.approx(then.coefficients, rel=1e-6)
+    assert history.table().size.tolist() == [len(cohort) for cohort in drawn.values()]
+
+
 def test_a_hundred_thousand_keys(tmp_path):
     names = [f"device {i:x}" if i % 3 else i for i in range(100_000)]
     sampler = kvib.Sampler(kvib.KVib(), np.ones(len(names)), 50, keys=names)

@@ -101,7 +101,8 @@ class History:
         return policy, PROCEDURES[said["procedure"]]
 
     def weights(self) -> FloatArray:
-        """λ of all clients at the last snapshot, [N]."""
+        """Weights of all clients at the last snapshot, [N], those who left included, in units of
+        the total at the beginning: λ, where nobody ever came, left or changed."""
         with closing(JournalFile(self.path)) as file:
             return file.array("now", "weights")
 
