@@ -203,13 +203,18 @@ def _move(
     client: int, source: int, target: int, order: IntArray, place: IntArray, start: IntArray
 ) -> None:
     """The client changes places with the last of its bucket, then the border passes it; and so on,
-    or with the first, downwards."""
+    or with the first, downwards. Most buckets are empty: there only the border moves."""
+    at = place[client]
     while source < target:
         source += 1
         start[source] -= 1
-        _swap(client, start[source], order, place)
+        if start[source] != at:
+            at = start[source]
+            _swap(client, at, order, place)
     while source > target:
-        _swap(client, start[source], order, place)
+        if start[source] != at:
+            at = start[source]
+            _swap(client, at, order, place)
         start[source] += 1
         source -= 1
 
