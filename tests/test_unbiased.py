@@ -117,8 +117,9 @@ def test_cohorts_know_their_own_variance(procedure, budget):
     variance = square - mean @ mean
     if procedure.pairs is None:
         assert not exact
-        if budget > 1:  # an approximation, good to tens of percent even for five clients
-            assert guess / seen == pytest.approx(variance, rel=0.45)
+        if budget > 1:  # good to tens of percent even for five clients, in random order
+            in_order = procedure is kvib.ordered
+            assert guess / seen == pytest.approx(variance, rel=2.5 if in_order else 0.45)
     elif procedure is kvib.independent or budget >= 2:
         assert exact
         assert guess == pytest.approx(variance, abs=1e-10)

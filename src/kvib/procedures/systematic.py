@@ -45,4 +45,5 @@ steps along the clients in random order."""
 ordered = Procedure("ordered", _in_order, by_index=_by_index)
 """The same along the clients as they are numbered: exactly K clients, also of a hundred million,
 since nobody is put in order. Clients with neighbouring ids are hardly ever drawn together, so ids
-should say nothing of the clients, or put similar ones side by side."""
+should say nothing of the clients, or put similar ones side by side; then a cohort's own estimate of
+its variance, which is made for random orders, is too large."""
