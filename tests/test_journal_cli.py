@@ -82,6 +82,21 @@ def test_mistakes_are_one_line(words, file, monkeypatch, capsys):
     assert re.search(why, err)
 
 
+@pytest.mark.parametrize("snapshot_every", [1, 1_000])
+def test_a_population_that_changed_is_not_replayed(snapshot_every, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run.kvib"
+    options = {"snapshot_every": snapshot_every}
+    with kvib.journalled(path, kvib.KVib(), np.ones(9), 3, **options) as sampler:
+        sampler.join([2.0])
+        cohort = sampler.draw()
+        sampler.update(cohort, np.ones(len(cohort)))
+    for words in (("replay", path, "--policy", "Forecast"), ("plan", path)):
+        code, _, err = run(monkeypatch, capsys, *words)
+        assert code == 2
+        assert "clients joined, left or changed their weight" in err
+    assert run(monkeypatch, capsys, "journal", path)[0] == 0
+
+
 def test_policies_by_their_repr():
     for policy in (kvib.Forecast(), kvib.KVib(rounds=40, mix=0.3), kvib.OSMD(experts=1)):
         assert names.policy(repr(policy)) == policy

@@ -143,7 +143,6 @@ def test_divergence_is_also_an_early_end():
 # The pages
 
 
-@pytest.mark.skipif(not (RESULTS / "beyond-synthetic.parquet").exists(), reason="no results yet")
 def test_figures_in_choosing():
     """They are those of the committed results."""
     text = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")

@@ -30,16 +30,12 @@ from kvib.lab.tables import AbsentError, Results  # noqa: E402
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
-needs_results = pytest.mark.skipif(
-    not list(RESULTS.glob("*.parquet")), reason="results/ holds no tables yet"
-)
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 # The page we commit
 
 
-@needs_results
 def test_the_page_is_that_of_the_committed_results():
     text = page(RESULTS)
     assert text.encode() == (ROOT / "docs/reproduction.md").read_bytes()
@@ -57,12 +53,10 @@ def changed(folder, name, column):
     return folder
 
 
-@needs_results
 def test_the_page_of_our_own_samplers_is_that_of_the_committed_results():
     assert beyond.page(RESULTS) == (ROOT / "docs/beyond.md").read_text(encoding="utf-8")
 
 
-@needs_results
 @pytest.mark.parametrize(
     ("name", "column"),
     [
@@ -75,13 +69,10 @@ def test_the_page_of_our_own_samplers_is_that_of_the_committed_results():
     ],
 )
 def test_other_results_give_another_page(tmp_path, name, column):
-    if not (RESULTS / f"{name}.parquet").exists():
-        pytest.skip(f"no results of {name} yet")
     folder = changed(tmp_path / "results", name, column)
     assert page(folder) != (ROOT / "docs/reproduction.md").read_text()
 
 
-@needs_results
 def test_every_figure_that_has_results_is_drawn(tmp_path):
     drawn = [name for name in figures.FIGURES if not figures.missing(name, RESULTS)]
     assert len(drawn) > 2

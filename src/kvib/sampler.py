@@ -364,17 +364,32 @@ class Sampler:
         """Expected counts of all clients for the coming round, [N]; same arguments as `draw`."""
         with self._lock:
             self._must_be_listed(available)
-            requested, everybody = self._requested(budget), np.zeros(len(self))
-            anybody = available is None and norms is None and absent is None
-            if anybody and self._index is not None and len(self._index):
-                spent = min(requested, self._index.price.sum())
-                ids = np.flatnonzero(self._index.main.place[: len(self)] >= 0)
-                everybody[ids] = self._index.expected(self._mixture(self._index, spent), ids)
-                return everybody
+            requested = self._requested(budget)
+            if available is None and norms is None and absent is None:
+                return self._coming(requested).chances(np.arange(len(self)))
             away = None if absent is None else available_ids(np.asarray(absent), len(self))
-            plan = self._plan(available, requested, norms, away)
+            return self._everybody(self._plan(available, requested, norms, away))
+
+    def _everybody(self, plan: _Plan) -> FloatArray:
+        """Expected counts of all clients, [N]."""
+        everybody = np.zeros(len(self))
         everybody[plan.ids] = plan.expected
         return everybody
+
+    def _coming(self, requested: float) -> CheckIn:
+        """Probabilities of the coming round, for as many clients as are asked about."""
+        index = self._index
+        if index is None or len(index) == 0:
+            plan = self._plan(None, requested, None, None)
+            everybody = self._everybody(plan)
+            return CheckIn(lambda ids: everybody[ids], plan.budget, requested)
+        spent = min(requested, float(index.price.sum()))
+        mixture = self._mixture(index, spent)
+
+        def chances(ids: IntArray) -> FloatArray:
+            return np.where(index.main.place[ids] >= 0, index.expected(mixture, ids), 0.0)
+
+        return CheckIn(chances, spent, requested)
 
     def forecast(self, level: float = 0.9) -> Forecasts:
         """‖g‖ of every client in the coming round: medians, and intervals of this probability."""
@@ -445,18 +460,7 @@ class Sampler:
                 "who does not ask is not known, so availability cannot be learned from check-ins; "
                 "give Sampler(availability=…) the probability, or leave it out"
             )
-        requested, index = self._requested(None), self._index
-        if index is None or len(index) == 0:
-            plan, everybody = self._plan(None, requested, None, None), np.zeros(len(self))
-            everybody[plan.ids] = plan.expected
-            return CheckIn(lambda ids: everybody[ids], plan.budget, requested)
-        spent = min(requested, float(index.price.sum()))
-        mixture = self._mixture(index, spent)
-
-        def chances(ids: IntArray) -> FloatArray:
-            return np.where(index.main.place[ids] >= 0, index.expected(mixture, ids), 0.0)
-
-        return CheckIn(chances, spent, requested)
+        return self._coming(self._requested(None))
 
     def _coins(self, ids: IntArray) -> FloatArray:
         keys = self.population.keys(ids)

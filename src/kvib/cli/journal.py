@@ -1,5 +1,7 @@
 """`kvib journal`, `replay`, `plan`: what the rounds of a journal say."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -59,17 +61,17 @@ def replay(
     rivals = {words: names.policy(words) for words in policy}
     history = read(file)
     _, procedure = history.configuration()
-    with progress_bar() as bar:
-        task = bar.add_task("replay", total=history.about.rounds, told="")
+    since = _since(history, last)
+    with _counted("replay", history) as progress:
         found = replayed(
             history.rounds(),
             history.weights(),
             rivals,
             budget=budget,
             procedure=procedure,
-            since=_since(history, last),
+            since=since,
             level=level,
-            progress=lambda done: bar.update(task, completed=done),
+            progress=progress,
         )
     say(str(found))
 
@@ -85,17 +87,17 @@ def plan(
     other = names.policy(policy)
     history = read(file)
     logging, procedure = history.configuration()
-    with progress_bar() as bar:
-        task = bar.add_task("plan", total=history.about.rounds, told="")
+    since = _since(history, last)
+    with _counted("plan", history) as progress:
         found = planned(
             history.rounds(),
             history.weights(),
             logging,
             other,
             procedure=procedure,
-            since=_since(history, last),
+            since=since,
             level=level,
-            progress=lambda done: bar.update(task, completed=done),
+            progress=progress,
         )
     say(str(found))
     if out is not None:
@@ -103,6 +105,14 @@ def plan(
 
         draw_plan(found).savefig(out, dpi=150)
         say(f"written to {out}")
+
+
+@contextmanager
+def _counted(what: str, history: History) -> Iterator[Callable[[int], None]]:
+    """A progress bar over the rounds of a journal."""
+    with progress_bar() as bar:
+        task = bar.add_task(what, total=history.about.rounds, told="")
+        yield lambda done: bar.update(task, completed=done)
 
 
 def _since(history: History, last: int | None) -> int:

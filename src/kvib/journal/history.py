@@ -89,9 +89,15 @@ class History:
             )
 
     def configuration(self) -> tuple[Policy[Any], Procedure]:
-        """Policy and procedure as objects, where they are kvib's own."""
+        """Policy and procedure as objects, to replay: kvib's own, for a population that stayed."""
         with closing(JournalFile(self.path)) as file:
             said = storage.about(file.array("now", "header"), "sampler")
+            since = {event.kind for event in file.events_after(file.about["snapshot"])}
+        if said["population"]["changed"] or since & {"join", "leave", "reweigh"}:
+            raise ValueError(
+                f"{self.path}: clients joined, left or changed their weight, and past rounds can "
+                "only be replayed for a population that stayed as it was"
+            )
         if said["policy"] is None or said["procedure"] not in PROCEDURES:
             raise ValueError(
                 f"{self.path} was drawn with a policy or procedure of your own; call "
