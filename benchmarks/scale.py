@@ -10,7 +10,6 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rich.progress import track
 
 import kvib
 import tables
+from core import seconds
 from tables import Row
 
 K = 1_000
@@ -178,15 +178,6 @@ def with_journal(N: int) -> list[Row]:
         }
     )
     return rows
-
-
-def seconds(function: Callable[[], object], repeat: int = 3) -> float:
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def main() -> None:
