@@ -57,6 +57,7 @@ class SimulationEngine:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(self.folder), "PATH": path}
+        environment["RAY_ADDRESS"] = "local"  # else it joins the cluster of test_ray.py
         self.environment = environment
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\n'

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -141,6 +142,21 @@ def slowly(task, local):
             return super().updates(model, batches)
 
     return Slow(task, local, 1)
+
+
+@slow
+def test_without_an_address_it_leaves_other_clusters_alone(cluster):
+    code = (
+        "from kvib.sim.engines.ray_engine import Workers, connected\n"
+        "ray = connected(None, Workers(count=1))\n"
+        "print(ray.get_runtime_context().gcs_address, ray.cluster_resources()['CPU'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    address, cpus = done.stdout.split()
+    assert address != cluster.address
+    assert float(cpus) == 1
 
 
 @slow

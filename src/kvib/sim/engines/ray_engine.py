@@ -137,7 +137,8 @@ class RayEngine:
     Args:
         task: what to train.
         local: how clients train.
-        address: of the cluster: "auto", "ray://host:10001", …; None starts one here.
+        address: of the cluster: "auto", "ray://host:10001", …; without one the environment's
+            RAY_ADDRESS, else a cluster of its own is started here.
         workers: what a worker is, and how many.
         make: what makes the engine of one worker; by default what `workers` says.
     """
@@ -382,13 +383,14 @@ def connected(address: str | None, workers: Workers) -> Any:
         raise ValueError("the Ray engine needs Ray; pip install kvib[ray]") from error
     if ray.is_initialized():
         return ray
-    quiet: dict[str, Any] = {"include_dashboard": False} if address is None else {}
-    if address is None and workers.count is not None and workers.cpus:
-        quiet["num_cpus"] = math.ceil(workers.count * workers.cpus)
-    if address is not None:
-        _reach(address)
+    # not None: Ray would join whatever cluster it finds on the machine
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    own: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    if own and workers.count is not None and workers.cpus:
+        own["num_cpus"] = math.ceil(workers.count * workers.cpus)
+    _reach(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=40, **quiet)
+        ray.init(address=address, log_to_driver=False, logging_level=40, **own)
     except (ConnectionError, ValueError) as error:
         raise _no_cluster(address, error) from error
     return ray
@@ -405,7 +407,7 @@ def _reach(address: str) -> None:
         raise _no_cluster(address, error) from error
 
 
-def _no_cluster(address: str | None, error: Exception) -> ValueError:
+def _no_cluster(address: str, error: Exception) -> ValueError:
     return ValueError(
         f"no Ray cluster at {address!r} ({error}); start one with `ray start --head`, or leave the "
         "address out to start one here"
