@@ -123,14 +123,28 @@ def test_the_usual_step_recovers():
     assert sampler.usual_step == pytest.approx(usual, rel=0.1)
 
 
-def test_steps_may_grow_for_good():
-    """All norms a hundred times as large from now on: the guard lets go within 40 rounds."""
-    sampler = new(guard=kvib.Guard())
+@pytest.mark.parametrize("budget", [1, 3, K])
+def test_steps_may_grow_for_good(budget):
+    """All norms a thousand times as large from now on: the guard lets go within 120 rounds."""
+    sampler = kvib.Sampler(
+        kvib.Forecast(), WEIGHTS, budget, kvib.pivotal, guard=kvib.Guard(limit=3), seed=4
+    )
     for t in range(40):
         one_round(sampler, calm(t))
-    cuts = [one_round(sampler, 100 * calm(t))[1].cut for t in range(40, 100)]
+    cuts = [one_round(sampler, 1000 * calm(t))[1].cut for t in range(40, 220)]
     assert cuts[0] > 0
-    assert max(cuts[40:]) == 0
+    assert max(cuts[120:]) == 0
+
+
+def test_a_recommended_sampler_follows_steps_that_grow():
+    sampler = kvib.recommended(np.ones(20), 4)
+    for t in range(60):
+        grown = (100 if t >= 20 else 1) * calm(t)
+        cohort = sampler.draw()
+        sampler.step(cohort, grown[cohort.ids])
+    assert sampler.usual_step == pytest.approx(
+        100 * np.linalg.norm(BASE[:20], axis=1).mean(), rel=0.3
+    )
 
 
 def test_a_client_that_is_drawn_in_every_round_cannot_raise_its_own_limit():

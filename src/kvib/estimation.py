@@ -43,12 +43,15 @@ class Estimation:
         self._kept: list[tuple[BoolArray, Rows]] = []
         self.norms = np.full(len(cohort), np.nan)
         """‖g − βh‖ of those who were added, as the policy will learn them."""
-        self.cut = 0.0
-        """What the guard has cut off so far: a bound on the bias of this round."""
-        self._shares = np.full(len(cohort), np.nan)
-        self._calm = np.ones(len(cohort), dtype=np.bool_)
+        guard = sampler.guard
+        self._watch = None if guard is None else guard.watch(len(cohort), sampler.usual_step)
         self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
+
+    @property
+    def cut(self) -> float:
+        """What the guard has cut off so far: a bound on the bias of this round."""
+        return 0.0 if self._watch is None else self._watch.cut
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
         """Take in the updates of the clients that `at` marks; returns g − βh, [m, d]."""
@@ -60,17 +63,11 @@ class Estimation:
         bad = np.flatnonzero(~(lengths <= LARGEST_NORM))
         if len(bad):
             raise NotFiniteError(int(self._cohort.ids[at][bad[0]]), float(lengths[bad[0]]))
-        guard = self._sampler.guard
-        if guard is not None:
-            shares = factors * lengths
-            shorter = guard.shorten(shares, self._sampler.usual_step)
-            self.cut += float((shares * (1 - shorter)).sum())
+        if self._watch is not None:
+            whole = factors * rows.norms(updates)
+            shorter = self._watch.shorten(at, factors * lengths, whole)
             factors, lengths = factors * shorter, lengths * shorter
-            self._calm[at] = shorter == 1
-            # A usual step is one of whole updates: residuals shrink while a memory fills.
-            whole = self._factors[at] * rows.norms(updates)
-            self._shares[at] = np.where(shorter == 1, whole, factors * lengths)
-            if not self._calm[at].all():  # what was cut must not come back from memory
+            if (shorter < 1).any():  # what was cut must not come back from memory
                 cut_off = residuals * rows.like(residuals, 1 - shorter[:, None])
                 updates = updates - cut_off
         self.norms[at] = lengths
@@ -98,13 +95,6 @@ class Estimation:
     def finish(self) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""
         parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
-        self._sampler.finish(self._cohort, self.norms, self._sketches, self._usual(), parts)
+        usual = 0.0 if self._watch is None else self._watch.total()
+        self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts)
         return self._d if self._like is None else rows.like(self._like, self._d)
-
-    def _usual(self) -> float:
-        """Σ coefficient·‖g‖ of this round; without those cut off, unless they are the most."""
-        came = ~np.isnan(self._shares)
-        calm = came & self._calm
-        if calm.sum() < came.sum() / 2:
-            calm = came
-        return float(self._shares[calm].sum())

@@ -362,15 +362,15 @@ class Hidden:
             d = d + row
             _accumulate(buffers, own, 1.0)
         came, factors = ~np.isnan(norms), cohort.coefficients
-        shares, cut = factors * norms, 0.0
+        cut = usual = 0.0
         if sampler.guard is not None:
-            shorter = sampler.guard.shorten(shares[came], sampler.usual_step)
-            cut = float((shares[came] * (1 - shorter)).sum())
-            norms[came] *= shorter
-            shares[came] *= shorter
+            watch = sampler.guard.watch(len(cohort), sampler.usual_step)
+            shares = factors[came] * norms[came]
+            norms[came] *= watch.shorten(came, shares, shares)
+            cut, usual = watch.cut, watch.total()
         nothing = np.zeros((len(cohort), sampler.sketches.size))
         variance = deviation(cohort, norms, None).value
-        sampler.finish(cohort, norms, nothing, float(shares[came].sum()), [])
+        sampler.finish(cohort, norms, nothing, usual, [])
         if self.complete and not came.all():
             return _Outcome(0.0, {}, norms, math.nan, cut)
         weight = float(factors[came].sum())
