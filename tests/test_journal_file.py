@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -185,6 +186,37 @@ def test_it_becomes_unwritable(tmp_path):
         again.update(cohort, np.ones(len(cohort)))
 
 
+def in_a_thread(work):
+    """What it raises, or None."""
+    raised = []
+
+    def caught():
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=caught)
+    thread.start()
+    thread.join()
+    return raised[0] if raised else None
+
+
+def test_closed_by_another_thread(tmp_path):
+    sampler = begun(tmp_path / "a")
+    assert in_a_thread(sampler.close) is None
+    journalled(tmp_path / "a").close()
+
+
+def test_it_becomes_unwritable_in_a_thread(tmp_path):
+    sampler = begun(tmp_path / "a")
+    sampler._file._db.execute("PRAGMA query_only = ON")
+    error = in_a_thread(sampler.draw)
+    assert isinstance(error, OSError)
+    assert "could not be written" in str(error)
+    journalled(tmp_path / "a").close()
+
+
 def test_full_in_a_snapshot(tmp_path):
     """As many pages as there are (max_page_count): the event is safe, the snapshot did not come."""
     sampler = journalled(tmp_path / "a", kvib.KVib(), np.arange(1, 50_001), 5, snapshot_every=2)
@@ -232,9 +264,11 @@ def test_read_only():
     assert "make the file and its folder accessible" in told
 
 
+INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4"]
 ARRAYS = st.one_of(
     hnp.arrays(np.bool_, hnp.array_shapes(max_dims=2, min_side=0)),
-    hnp.arrays(np.int64, hnp.array_shapes(max_dims=2, min_side=0)),
+    hnp.arrays(st.sampled_from(INTEGERS), hnp.array_shapes(min_dims=0, max_dims=2, min_side=0)),
+    hnp.arrays(np.uint64, st.integers(0, 9), elements=st.integers(0, 2**63 - 1)),
     hnp.arrays(np.uint8, st.integers(0, 9)).map(lambda a: np.cumsum(a, dtype=np.int64)),
     hnp.arrays(np.float32, hnp.array_shapes(max_dims=2, min_side=0)),
     hnp.arrays(np.float64, hnp.array_shapes(max_dims=0, min_dims=0)),
@@ -251,10 +285,24 @@ def test_records(record):
     for name, value in record.items():
         if isinstance(value, np.ndarray):
             assert again[name].shape == value.shape
-            assert again[name].dtype == value.dtype
+            assert again[name].dtype == (np.int64 if value.dtype.kind in "iu" else value.dtype)
             assert np.array_equal(again[name], value, equal_nan=value.dtype.kind == "f")
         else:
             assert again[name] == value
+
+
+@pytest.mark.parametrize("kind", [*INTEGERS[1:4], *INTEGERS[5:], "u8"])
+def test_lists_of_clients_of_any_kind(tmp_path, kind):
+    """The reopened sampler draws what the uninterrupted one draws."""
+    straight = kvib.Sampler(kvib.KVib(), np.ones(6_000), 20)
+    listed = np.array([3, 4_100, 5_999], kind)
+    with journalled(tmp_path / "a", kvib.KVib(), np.ones(6_000), 20) as sampler:
+        for one in (sampler, straight):
+            for given in ({"absent": listed}, {"available": listed[::-1], "budget": 2}):
+                cohort = one.draw(**given)
+                one.update(cohort, np.ones(len(cohort)))
+    with journalled(tmp_path / "a") as sampler:
+        assert_same(sampler, straight)
 
 
 def test_records_are_short():

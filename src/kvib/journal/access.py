@@ -24,7 +24,9 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None)
+        self._db = sqlite3.connect(  # whichever thread stops the sampler lets go
+            f"{path}.lock", timeout=0, isolation_level=None, check_same_thread=False
+        )
         try:
             self._db.execute("PRAGMA journal_mode=OFF")
             self._db.execute("BEGIN EXCLUSIVE")

@@ -12,7 +12,8 @@ Record = dict[str, Any]
 
 
 def encode(record: Record) -> bytes:
-    """A line of JSON, then the arrays: integers as narrow as they fit, booleans as bits."""
+    """A line of JSON, then the arrays: integers (of 63 bits) as narrow as they fit, booleans as
+    bits."""
     plain, shapes, parts = {}, [], []
     for name, value in record.items():
         if isinstance(value, np.ndarray):
@@ -42,11 +43,12 @@ def _written(array: NDArray[Any]) -> tuple[str, bytes]:
     if array.dtype.kind not in "iu":
         plain = array.astype(array.dtype.newbyteorder("<"))
         return plain.dtype.str, plain.tobytes()
-    gaps = np.diff(array, prepend=0) if array.ndim == 1 else array[:0]
+    whole = array.astype(np.int64)  # differences of unsigned integers would not be integers
+    gaps = np.diff(whole, prepend=0) if whole.ndim == 1 else np.empty(0, np.int64)
     if len(gaps) and (gaps >= 0).all():  # ids ascend: their gaps are small
         narrow = _narrow(gaps)
         return f"gaps {narrow.dtype.str}", narrow.tobytes()
-    narrow = _narrow(array)
+    narrow = _narrow(whole)
     return narrow.dtype.str, narrow.tobytes()
 
 
@@ -61,7 +63,7 @@ def _read(kind: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
     return array.astype(np.int64) if dtype.kind in "iu" else array
 
 
-def _narrow(array: NDArray[Any]) -> NDArray[Any]:
+def _narrow(array: NDArray[np.int64]) -> NDArray[Any]:
     if array.size and array.min() < 0:
         return array.astype("<i8")
     return array.astype(np.min_scalar_type(array.max(initial=0)).newbyteorder("<"))
