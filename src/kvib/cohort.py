@@ -64,6 +64,9 @@ class Cohort:
     """Names the sampler that drew it."""
     pairs: Callable[[], Pairs] | None = field(default=None, repr=False)
     """Second moments among the drawn, computed when asked for; None where nobody knows them."""
+    left_out: IntArray | None = field(default=None, repr=False)
+    """Whom the estimate does not stand for, since they could not be drawn: told to estimators that
+    remember, which know something of them too. None: nobody, or nobody asked."""
 
     def __post_init__(self) -> None:
         for name in ("ids", "count"):
@@ -73,6 +76,8 @@ class Cohort:
         for name in ("response", "availability"):
             values = np.asarray(getattr(self, name), dtype=np.float64)
             self._freeze(name, np.array(np.broadcast_to(values, self.ids.shape)))
+        if self.left_out is not None:
+            self._freeze("left_out", np.array(self.left_out, dtype=np.int64))
         if not self.ids.shape == self.count.shape == self.expected.shape == self.weight.shape:
             raise ValueError("ids, count, expected and weight must be of the same length")
         if self.ids.ndim != 1 or (np.diff(self.ids) <= 0).any():
@@ -94,6 +99,12 @@ class Cohort:
     def coefficients(self) -> FloatArray:
         """λ·count / (q·expected): Horvitz–Thompson and Hansen–Hurwitz in one line."""
         return self.weight * self.count / self.expected_answers
+
+    @property
+    def noise(self) -> FloatArray:
+        """count·(λ/p)²·(1−p): summed with ‖g‖² it estimates the variance of independent draws."""
+        p = np.minimum(self.expected, 1.0)
+        return self.count * (self.weight / p) ** 2 * (1 - p)
 
     def take(self, keep: BoolArray) -> "Cohort":
         """The part of this cohort that `keep` marks, without its second moments."""
