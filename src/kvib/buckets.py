@@ -242,13 +242,16 @@ def _insert(
     start: IntArray,
     sums: FloatArray,
 ) -> None:
-    last = len(start) - 2
+    top = _highest(start)
     for k in range(len(ids)):
-        b = _bucket(scores[k])
-        order[start[last + 1]], place[ids[k]] = ids[k], start[last + 1]
-        start[last + 1] += 1
-        _move(ids[k], last, b, order, place, start)
+        top = max(top, _bucket(scores[k]))
+    for k in range(len(ids)):
+        b, end = _bucket(scores[k]), start[top + 1]
+        order[end], place[ids[k]] = ids[k], end
+        start[top + 1] += 1
+        _move(ids[k], top, b, order, place, start)
         _add(sums, b, masses[k])
+    start[top + 2 :] = start[top + 1]
 
 
 def _remove(
@@ -260,14 +263,24 @@ def _remove(
     start: IntArray,
     sums: FloatArray,
 ) -> None:
-    last = len(start) - 2
+    top = _highest(start)
     for k in range(len(ids)):
         b = _bucket(scores[k])
-        _move(ids[k], b, last, order, place, start)
-        start[last + 1] -= 1
-        _swap(ids[k], start[last + 1], order, place)
+        _move(ids[k], b, top, order, place, start)
+        start[top + 1] -= 1
+        _swap(ids[k], start[top + 1], order, place)
         place[ids[k]] = -1
         _taken(b, masses[k], start, sums)
+    start[top + 2 :] = start[top + 1]
+
+
+def _highest(start: IntArray) -> int:
+    """The last bucket that is not empty: the thousand above it have one border, which those who
+    come and go move once for all."""
+    top = len(start) - 2
+    while top > 0 and start[top] == start[-1]:
+        top -= 1
+    return top
 
 
 def _change(
