@@ -3,9 +3,10 @@
 Rows are the updates of some clients, [m, d].
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvib.cohort import FloatArray
 from kvib.randomness import generator
@@ -59,6 +60,23 @@ def like(other: Any, array: Any) -> Any:
     return array.to(other) if hasattr(array, "to") else other.new_tensor(np.array(array))
 
 
+def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
+    """An array (or one number of it), not a tensor."""
+    return isinstance(array, np.ndarray | np.generic)
+
+
+def double(array: Any) -> Any:
+    """In double precision: squares of halves overflow, squares of small integers wrap."""
+    return array.astype(np.float64, copy=False) if is_numpy(array) else array.detach().double()
+
+
+def floating(array: Any) -> Any:
+    """Whole numbers in double precision, others as they are."""
+    if is_numpy(array):
+        return array if array.dtype.kind == "f" else double(array)
+    return array.detach() if array.is_floating_point() else double(array)
+
+
 def sketch(rows: Rows, size: int) -> FloatArray:
     """A few numbers of each row that keep inner products on average, [m, size].
 
@@ -66,11 +84,30 @@ def sketch(rows: Rows, size: int) -> FloatArray:
     a count sketch, one pass and no matrix.
     """
     m, d = rows.shape
-    signs = generator(d, size, "signs of a sketch").integers(0, 2, d) * 2.0 - 1
-    rows = rows.astype(np.float64) if isinstance(rows, np.ndarray) else rows.detach().double()
-    signed = rows * like(rows, signs)
+    rows = floating(rows)
+    signed = rows * _signs(rows, size)  # exact in any precision; sums are not
     whole = d // size * size
-    parts = signed[:, :whole].reshape(m, -1, size).sum(1)
+    wide = double(rows[:0]).dtype
+    parts = signed[:, :whole].reshape(m, d // size, size).sum(1, dtype=wide)
     short = np.zeros((m, size))
     short[:, : d - whole] = to_numpy(signed[:, whole:])
     return np.asarray(to_numpy(parts), dtype=np.float64) + short
+
+
+_last_signs: tuple[Any, Any] = (None, None)
+
+
+def _signs(rows: Rows, size: int) -> Any:
+    """±1 of every coordinate, [d], where the rows are and in their precision.
+
+    Those of the last call are kept: drawing and sending 10^8 of them takes seconds.
+    """
+    global _last_signs
+    d = rows.shape[1]
+    wanted = (d, size, type(rows), getattr(rows, "device", None), rows.dtype)
+    kept, signs = _last_signs
+    if kept != wanted:
+        drawn = generator(d, size, "signs of a sketch").integers(0, 2, d)
+        signs = like(rows, (2 * drawn - 1).astype(np.int8))
+        _last_signs = wanted, signs
+    return signs
