@@ -24,6 +24,11 @@ class Difference:
     have made the noise of past rounds least, Σw⟨g, h⟩/Σw‖h‖² with w = λ²(1−p)/p estimated from
     the drawn, less a doubt that fades. The policy learns from λ‖g − βh‖.
 
+    The first sum is over those whom the estimate stands for: who can be drawn, and, where the
+    sampler was told `availability`, also who happens to be away. Memory must not know whom the
+    round drew: where rounds overlap, and clients at work are not drawn again, `begin` each round
+    before the next is drawn.
+
     Args:
         memory: what to keep: `LastUpdates` (N·d numbers), `GroupMeans` (a few times d), or
             `LargestEntries` (a few per client).
@@ -47,9 +52,21 @@ class Remembered:
         self._product, self._square, self._rounds = 0.0, 0.0, 0.0
         self._now = np.zeros(2)
 
-    def known(self) -> Any:
-        """βΣλh, [d], or 0."""
-        return 0.0 if self._store is None or self.beta == 0 else self.beta * self._store.total
+    def known(self, left_out: IntArray | None = None) -> Any:
+        """βΣλh, [d], or 0; without those left out."""
+        if self._store is None or self.beta == 0:
+            return 0.0
+        return self.beta * self._sum_without(self._store, left_out)
+
+    def _sum_without(self, store: Store, left_out: IntArray | None) -> Any:
+        """The shorter list is recalled: all but these, or only the others."""
+        N = len(self._weights)
+        if left_out is None or len(left_out) == 0:
+            return store.total
+        if 2 * len(left_out) <= N:
+            return store.total - store.sum(left_out, self._weights[left_out])
+        others = np.delete(np.arange(N), left_out)
+        return store.sum(others, self._weights[others])
 
     def recalled(self, ids: IntArray) -> Rows | None:
         """βh of these clients, [m, d]; None where all are 0."""
@@ -64,9 +81,8 @@ class Remembered:
 
     def keep(self, cohort: Cohort, updates: Rows) -> None:
         """Remember these updates, and how well their clients had been remembered."""
-        store, p = self._opened(updates), np.minimum(cohort.expected, 1.0)
+        store, w = self._opened(updates), cohort.noise
         recalled = store.recall(cohort.ids)
-        w = cohort.count * (cohort.weight / p) ** 2 * (1 - p)
         self._now += (w @ rows.dots(updates, recalled), w @ rows.dots(recalled, recalled))
         store.keep(cohort.ids, cohort.weight, updates)
 
@@ -85,7 +101,7 @@ class Remembered:
     def _opened(self, updates: Rows) -> Store:
         if self._store is None:
             self._store = self._memory.open(self._weights, updates)
-        elif isinstance(self._store.total, np.ndarray) != isinstance(updates, np.ndarray):
+        elif rows.is_numpy(self._store.total) != rows.is_numpy(updates):
             saved = self._store.packed()
             self._store = self._memory.open(self._weights, updates)
             self._store.restore(saved)

@@ -38,7 +38,7 @@ class Estimation:
         self._sampler, self._cohort = sampler, cohort
         self._factors = coefficients(cohort)
         memory = sampler.remembered
-        self._d: Any = 0.0 if memory is None else memory.known()
+        self._d: Any = 0.0 if memory is None else memory.known(cohort.left_out)
         self._recalled: Any = None if memory is None else memory.recalled(cohort.ids)
         self._kept: list[tuple[BoolArray, Rows]] = []
         self.norms = np.full(len(cohort), np.nan)

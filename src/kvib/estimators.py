@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvib import rows
 from kvib.checks import by_id
 from kvib.cohort import BoolArray, Cohort, FloatArray, Pairs
 
@@ -58,10 +59,10 @@ def estimate(
     answered, given = answers(cohort, updates)
     if not answered.any():
         if like is not None:
-            return _map(lambda leaf: _zeros(leaf, leaf.shape), like)
-        return _zeros(updates, updates.shape[1:]) if hasattr(updates, "shape") else 0.0
+            return _map(lambda leaf: rows.zeros(leaf, leaf.shape), like)
+        return rows.zeros(updates, updates.shape[1:]) if hasattr(updates, "shape") else 0.0
     factors = coefficients(cohort.take(answered)).tolist()
-    if isinstance(updates, np.ndarray) and updates.dtype.kind == "f":
+    if rows.is_numpy(updates) and updates.dtype.kind == "f":
         return np.tensordot(np.asarray(factors, updates.dtype), np.asarray(given), axes=1)
     total = _map(lambda leaf: leaf * factors[0], given[0])
     for factor, update in zip(factors[1:], given[1:], strict=True):
@@ -71,7 +72,7 @@ def estimate(
 
 def norm(update: Update) -> float:
     """‖g‖ over all entries of one update."""
-    leaves = map(_double, _leaves(update))
+    leaves = map(rows.double, _leaves(update))
     return math.sqrt(math.fsum(float((leaf * leaf).sum()) for leaf in leaves))
 
 
@@ -192,33 +193,12 @@ def as_rows(updates: Sequence[Update] | Any) -> tuple[Any, tuple[int, ...]]:
             raise ValueError(
                 "sampler.step takes arrays or tensors; join the parts of a nested update first"
             )
-        stacked = _stack(updates)
-    flat = stacked.reshape(len(stacked), -1)
-    if isinstance(flat, np.ndarray):
-        flat = flat if flat.dtype.kind == "f" else flat.astype(np.float64)
-    else:
-        flat = flat.detach()
-        flat = flat if flat.is_floating_point() else flat.double()
-    return flat, tuple(stacked.shape[1:])
+        stacked = rows.stacked(updates)
+    return rows.floating(stacked.reshape(len(stacked), -1)), tuple(stacked.shape[1:])
 
 
 def _numbers(update: Any) -> bool:
     return isinstance(update, list | tuple) and all(isinstance(x, int | float) for x in update)
-
-
-def _stack(updates: Sequence[Any]) -> Any:
-    if hasattr(updates[0], "new_tensor"):
-        return _joined(updates)
-    return np.stack([np.asarray(u) for u in updates])
-
-
-def _joined(tensors: Sequence[Any]) -> Any:
-    """torch.stack, without importing torch here."""
-    first = tensors[0]
-    out = first.new_empty((len(tensors), *first.shape))
-    for k, tensor in enumerate(tensors):
-        out[k] = tensor
-    return out
 
 
 def _map(function: Callable[[Any], Any], update: Update) -> Update:
@@ -252,29 +232,12 @@ def _form(update: Update) -> Any:
     return len(update) if isinstance(update, list | tuple) else tuple(getattr(update, "shape", ()))
 
 
-def _zeros(array: Any, shape: Any) -> Any:
-    """Zeros of this shape, of the kind and type of an array or tensor."""
-    return array.new_zeros(shape) if hasattr(array, "new_zeros") else np.zeros(shape, array.dtype)
-
-
-def _double(array: Any) -> Any:
-    """In double precision: squares of halves overflow, squares of small integers wrap."""
-    if hasattr(array, "detach"):
-        return array.detach().double()
-    return array.astype(np.float64, copy=False)
-
-
 def _gram(updates: Sequence[Update]) -> FloatArray:
     """Inner products of all pairs of updates, [m, m]."""
     m = len(updates)
     gram = np.zeros((m, m))
     for layer in zip(*map(_leaves, updates), strict=True):  # one array of every client
-        if isinstance(layer[0], np.ndarray):
-            flat = _double(np.stack(layer)).reshape(m, -1)
-            gram += flat @ flat.T
-        else:  # tensors, which only they know how to multiply
-            rows = [_double(leaf) for leaf in layer]
-            gram += [[float((a * b).sum()) for a in rows] for b in rows]
+        gram += rows.gram(rows.stacked(list(map(rows.double, layer))).reshape(m, -1))
     return gram
 
 

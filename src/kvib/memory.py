@@ -11,23 +11,33 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvib.cohort import Arrays, FloatArray, IntArray
-from kvib.rows import Rows, doubled, to_numpy
+from kvib.rows import Rows, copied, double, doubled, is_numpy, single, to_numpy, zeros
 from kvib.rows import like as like_of
 
+BLOCK = 2**22
+"""Numbers that are recalled at once where many clients are summed up."""
 
-def _zeros(like: Rows) -> Any:
+
+def _nothing(like: Rows) -> Any:
     """Σλh before anything was seen, [d], in double precision."""
-    if isinstance(like, np.ndarray):
-        return np.zeros(like.shape[1])
-    return like.new_zeros(like.shape[1]).double()
+    return double(zeros(like, like.shape[1]))
 
 
 def _representable(rows: Any, updates: Rows) -> Rows:
     """Within what the memory's precision, single or half, can say."""
     half = str(rows.dtype).endswith("float16")  # of NumPy and of torch
     most = float(np.finfo(np.float16 if half else np.float32).max)
-    wide = updates.astype(np.float64) if isinstance(updates, np.ndarray) else updates.double()
-    return wide.clip(-most, most)
+    return double(updates).clip(-most, most)
+
+
+def _sum(store: "Store", ids: IntArray, weight: FloatArray) -> Any:
+    """Σ weight·h, [d], of so many clients at a time that it fits into memory."""
+    total = store.total * 0
+    some = max(1, BLOCK // len(total))
+    for low in range(0, len(ids), some):
+        part = slice(low, low + some)
+        total = total + doubled(weight[part], store.recall(ids[part]))
+    return total
 
 
 class Store(Protocol):
@@ -38,6 +48,9 @@ class Store(Protocol):
 
     def recall(self, ids: IntArray) -> Rows:
         """h of these clients, zero for those never seen, [m, d]."""
+
+    def sum(self, ids: IntArray, weight: FloatArray) -> Any:
+        """Σ weight·h of these clients, [d], in double precision."""
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         """Remember these updates; others of the round are still recalled as before."""
@@ -86,8 +99,7 @@ class _LastUpdates:
     def __init__(self, config: LastUpdates, weights: FloatArray, like: Rows) -> None:
         N, d = len(weights), like.shape[1]
         self._seen = np.zeros(N, dtype=np.bool_)
-        self._weights = weights
-        if isinstance(like, np.ndarray):
+        if is_numpy(like):
             kind = np.dtype(config.precision)
             if N * d * kind.itemsize <= config.limit:
                 self._rows: Any = np.zeros((N, d), kind)  # the system gives pages when touched
@@ -97,13 +109,16 @@ class _LastUpdates:
                 weakref.finalize(self, file.close)
                 self._rows = np.memmap(file, kind, "w+", shape=(N, d))
         else:
-            rows = like.new_zeros((N, d))
-            self._rows = rows.half() if config.precision == "float16" else rows.float()
-        self.total = _zeros(like)
+            kept = single(zeros(like, 0))
+            self._rows = zeros(kept.half() if config.precision == "float16" else kept, (N, d))
+        self.total = _nothing(like)
 
     def recall(self, ids: IntArray) -> Rows:
-        rows = self._rows[np.array(ids)]
-        return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float()
+        return single(self._rows[np.array(ids)])
+
+    def sum(self, ids: IntArray, weight: FloatArray) -> Any:
+        seen = self._seen[ids]
+        return _sum(self, ids[seen], weight[seen])
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)
@@ -160,15 +175,22 @@ class _GroupMeans:
         self._sizes = np.zeros(rows, np.int64)
         self._means = like_of(like, np.zeros((rows, like.shape[1])))
         self._next: dict[str, Any] = {}
-        self.total = _zeros(like)
+        self.total = _nothing(like)
 
     def recall(self, ids: IntArray) -> Rows:
         return self._means[self._group[ids]]
 
+    def sum(self, ids: IntArray, weight: FloatArray) -> Any:
+        mass: FloatArray = np.bincount(self._group[ids], weight, len(self._sizes)).astype(float)
+        return doubled(mass, self._means)
+
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         if not self._next:
-            means = self._means.copy() if isinstance(updates, np.ndarray) else self._means.clone()
-            self._next = {"means": means, "group": self._group.copy(), "sizes": self._sizes.copy()}
+            self._next = {
+                "means": copied(self._means),
+                "group": self._group.copy(),
+                "sizes": self._sizes.copy(),
+            }
         means, group, sizes = self._next.values()
         for i, row in zip(ids.tolist(), updates, strict=True):
             if group[i] == 0:
@@ -189,9 +211,7 @@ class _GroupMeans:
     def settle(self) -> None:
         if self._next:
             self._means, self._group, self._sizes = self._next.values()
-            mass: FloatArray = np.zeros(len(self._sizes))
-            np.add.at(mass, self._group, self._weights)
-            self.total = doubled(mass, self._means)
+            self.total = self.sum(np.arange(len(self._group)), self._weights)
             self._next = {}
 
     def packed(self) -> Arrays:
@@ -232,13 +252,17 @@ class _LargestEntries:
         self._where = np.zeros((N, self._kept), np.int32)
         self._value = np.zeros((N, self._kept), np.float16)
         self._like = like[:0]
-        self.total = _zeros(like)
+        self.total = _nothing(like)
 
     def recall(self, ids: IntArray) -> Rows:
         rows = np.zeros((len(ids), self._width), np.float32)
         np.put_along_axis(rows, self._where[ids].astype(np.int64), self._value[ids], 1)
         rows[~self._seen[ids]] = 0
-        return rows if isinstance(self._like, np.ndarray) else like_of(self._like.float(), rows)
+        return like_of(single(self._like), rows)
+
+    def sum(self, ids: IntArray, weight: FloatArray) -> Any:
+        seen = self._seen[ids]
+        return _sum(self, ids[seen], weight[seen])
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)

@@ -1,8 +1,9 @@
 """The little algebra that estimators need, alike for NumPy arrays and torch tensors.
 
-Rows are the updates of some clients, [m, d].
+Only this file knows which of the two it has. Rows are the updates of some clients, [m, d].
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -14,6 +15,11 @@ from kvib.randomness import generator
 Rows = Any
 
 
+def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
+    """An array (or one number of it), not a tensor."""
+    return isinstance(array, np.ndarray | np.generic)
+
+
 def norms(rows: Rows) -> FloatArray:
     """‖row‖, [m]."""
     return np.sqrt(dots(rows, rows))
@@ -21,23 +27,22 @@ def norms(rows: Rows) -> FloatArray:
 
 def dots(a: Rows, b: Rows) -> FloatArray:
     """a_i·b_i, [m]."""
-    if isinstance(a, np.ndarray):
+    if is_numpy(a):
         products: FloatArray = np.einsum("ij,ij->i", a, b, dtype=np.float64)
         return products
-    return np.asarray((a.detach().double() * b.detach().double()).sum(1).cpu().numpy())
+    return np.asarray(to_numpy((double(a) * double(b)).sum(1)))
 
 
-def weighted(weight: FloatArray, rows: Rows) -> Any:
-    """Σ weight_i row_i, [d]."""
-    return like(rows, doubled(weight, rows))
+def gram(rows: Rows) -> FloatArray:
+    """Inner products of all pairs, [m, m], in double precision."""
+    wide = double(rows)
+    return np.asarray(to_numpy(wide @ wide.T))
 
 
 def doubled(weight: FloatArray, rows: Rows) -> Any:
-    """The same in double precision."""
-    if isinstance(rows, np.ndarray):
-        return weight @ rows.astype(np.float64)
-    double = rows.detach().double()
-    return double.new_tensor(np.array(weight)) @ double
+    """Σ weight_i row_i, [d], in double precision."""
+    wide = double(rows)
+    return like(wide, weight) @ wide
 
 
 def plus(total: Any, part: Any) -> Any:
@@ -45,29 +50,14 @@ def plus(total: Any, part: Any) -> Any:
     return total + part if np.ndim(total) == 0 else like(part, total) + part
 
 
-def to_numpy(rows: Any) -> Any:
-    """On the host; NumPy has no bfloat16."""
-    if isinstance(rows, np.ndarray):
-        return rows
-    rows = rows.detach().cpu()
-    return (rows.float() if str(rows.dtype) == "torch.bfloat16" else rows).numpy()
-
-
-def like(other: Any, array: Any) -> Any:
-    """An array or tensor in the kind, place and precision of another."""
-    if isinstance(other, np.ndarray):
-        return np.asarray(array).astype(other.dtype)
-    return array.to(other) if hasattr(array, "to") else other.new_tensor(np.array(array))
-
-
-def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
-    """An array (or one number of it), not a tensor."""
-    return isinstance(array, np.ndarray | np.generic)
-
-
 def double(array: Any) -> Any:
     """In double precision: squares of halves overflow, squares of small integers wrap."""
     return array.astype(np.float64, copy=False) if is_numpy(array) else array.detach().double()
+
+
+def single(array: Any) -> Any:
+    """In single precision."""
+    return array.astype(np.float32, copy=False) if is_numpy(array) else array.detach().float()
 
 
 def floating(array: Any) -> Any:
@@ -75,6 +65,42 @@ def floating(array: Any) -> Any:
     if is_numpy(array):
         return array if array.dtype.kind == "f" else double(array)
     return array.detach() if array.is_floating_point() else double(array)
+
+
+def zeros(other: Any, shape: Any) -> Any:
+    """Of this shape, in the kind, place and precision of another."""
+    return np.zeros(shape, other.dtype) if is_numpy(other) else other.new_zeros(shape)
+
+
+def copied(array: Any) -> Any:
+    """A copy."""
+    return array.copy() if is_numpy(array) else array.clone()
+
+
+def stacked(updates: Sequence[Any]) -> Any:
+    """One array or tensor of updates of one shape, along a new first axis."""
+    first = updates[0]
+    if is_numpy(first) or not hasattr(first, "new_empty"):  # numbers and lists of them too
+        return np.stack([np.asarray(u) for u in updates])
+    out = first.new_empty((len(updates), *first.shape))  # torch.stack, without importing torch
+    for k, tensor in enumerate(updates):
+        out[k] = tensor
+    return out
+
+
+def to_numpy(rows: Any) -> Any:
+    """On the host; NumPy has no bfloat16."""
+    if is_numpy(rows):
+        return rows
+    rows = rows.detach().cpu()
+    return (rows.float() if str(rows.dtype) == "torch.bfloat16" else rows).numpy()
+
+
+def like(other: Any, array: Any) -> Any:
+    """An array or tensor in the kind, place and precision of another."""
+    if is_numpy(other):
+        return np.asarray(array).astype(other.dtype)
+    return array.to(other) if hasattr(array, "to") else other.new_tensor(np.array(array))
 
 
 def sketch(rows: Rows, size: int) -> FloatArray:
