@@ -104,7 +104,7 @@ class Cohort:
     def noise(self) -> FloatArray:
         """count·(λ/p)²·(1−p): summed with ‖g‖² it estimates the variance of independent draws."""
         p = np.minimum(self.expected, 1.0)
-        return self.count * (self.weight / p) ** 2 * (1 - p)
+        return np.asarray(self.count * (self.weight / p) ** 2 * (1 - p))
 
     def take(self, keep: BoolArray) -> "Cohort":
         """The part of this cohort that `keep` marks, without its second moments."""
