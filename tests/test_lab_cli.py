@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,38 @@ def test_list(here):
     named = [row for row in rows[1:] if row[0]]
     names = ["femnist-self-normalised", "femnist-v3", "synthetic", "tiny"]
     assert [row[0] for row in named] == names
-    assert named[-1] == ["tiny", "Tiny", "4", "5", "0 min of cpu", "4 of 4"]
+    assert named[-1] == ["tiny", "Tiny", "4", "5", "0 min here", "4 of 4"]
+
+
+def test_list_tells_how_long_and_where(here, tmp_path, monkeypatch):
+    """Of a CPU scaled to the cores that are here, of a GPU as it was there."""
+    shutil.copytree(here / "experiments", tmp_path / "experiments")
+    about = json.loads((here / "results/tiny.json").read_text())
+    (tmp_path / "results").mkdir()
+    for name, device in (("tiny", "cpu"), ("femnist-v3", "NVIDIA H200")):
+        runs = {f"run{k}": {"seconds": 600.0, "device": device} for k in range(4)}
+        path = tmp_path / "results" / f"{name}.json"
+        path.write_text(json.dumps({**about, "runs": runs}))
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    told = kvib("list", cwd=tmp_path).stdout
+    assert re.search(r"^tiny .* 8 min here +4 of 4", told, re.MULTILINE)
+    assert "40 min of" in told
+
+
+def test_list_shows_what_cannot_be_read(here, tmp_path):
+    """One mistake does not hide the other experiments."""
+    shutil.copytree(here / "experiments", tmp_path / "experiments")
+    (tmp_path / "experiments/mine.py").write_text("def (")
+    own = tiny.TEXT.replace('policy = "KVib"', 'policy = "mine.py:Mine"')
+    tiny.write(tmp_path / "experiments", own, "mine")
+    about = json.loads((here / "results/tiny.json").read_text())
+    del about["runs"]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/tiny.json").write_text(json.dumps(about))
+    told = " ".join(kvib("list", cwd=tmp_path).stdout.split())
+    assert "cannot be imported" in told
+    assert "results/tiny are not whole results (no 'runs'); make them again" in told
+    assert "femnist-v3" in told
 
 
 def test_reproduce_quickly_then_report(here):
@@ -136,10 +168,51 @@ def test_reproduce_quickly_then_report(here):
 
 def test_reproduce_what_needs_a_gpu(here):
     """Takes the results that are there, or says that there are none."""
-    done = kvib("reproduce", "femnist-v3", cwd=here)
-    assert "femnist-v3 is for a GPU: give --device cuda to run it" in done.stdout
-    assert "femnist-v3: left out, no results of femnist-v3\n" in done.stdout
+    done = tiny.kvib("reproduce", "femnist-v3", cwd=here)
+    assert done.stdout.splitlines() == [
+        "femnist-v3 is for a GPU: give --device cuda to run it; results holds none",
+        "femnist-v3: left out, no results of femnist-v3",
+    ]
+    assert done.returncode == 2
+    assert done.stderr == (
+        "kvib: nothing of femnist-v3 could be run or drawn here; the lines above say why\n"
+    )
     assert not (here / "out/runs/femnist-v3").exists()
+
+
+def test_reproduce_a_figure_of_other_experiments(here, tmp_path):
+    """What it needs is run, or taken from the committed results."""
+    shutil.copytree(here / "experiments", tmp_path / "experiments")
+    words = ("--quick", "--processes", "1")
+    done = kvib("reproduce", "synthetic-data", *words, cwd=tmp_path)
+    assert "out/quick/results/synthetic.parquet: 11 runs of 10 rounds\n" in done.stdout
+    assert done.stdout.endswith("out/quick/figures/synthetic-data.pdf\n")
+    (tmp_path / "results").mkdir()
+    for path in (ROOT / "results").glob("procedures-*.json"):
+        shutil.copy(path, tmp_path / "results")
+    done = kvib("reproduce", "beyond-procedures", cwd=tmp_path)
+    line = "procedures-synthetic has no file in experiments; taking results/procedures-synthetic"
+    assert line in done.stdout.splitlines()
+    assert done.stdout.endswith("out/figures/beyond-procedures.pdf\n")
+
+
+def test_time_is_for_all_experiments_together(here, tmp_path, monkeypatch):
+    """The second is not given what the first has used."""
+    for name in ("one", "one-more"):
+        tiny.write(tmp_path / "experiments", name=name)
+    given = []
+    monkeypatch.setattr(
+        "kvib.cli.lab._play", lambda *words: (given.append(words[-1]), time.sleep(0.2))
+    )
+    kvib("reproduce", "one", "--stop-after", "0.3", cwd=tmp_path)
+    assert 0.25 < given[0] <= 0.3
+    assert given[1] <= 0.1
+
+
+def test_outside_a_clone(tmp_path):
+    """An installed kvib brings no experiments."""
+    for words in (("reproduce", "synthetic"), ("list",)):
+        is_one_line(tiny.kvib(*words, cwd=tmp_path), r"no files experiments/\*\.toml here; go to a")
 
 
 def test_prepared_tasks_stand_for_the_data(here, tmp_path):
@@ -193,9 +266,9 @@ def test_without_tables_figures_and_torch(tmp_path):
     )
     assert "2 of 2 rounds" in done.stdout
     assert done.stderr.splitlines() == [
-        "kvib: this needs polars: pip install 'kvib[lab]'",
-        "kvib: this needs matplotlib: pip install 'kvib[lab]'",
-        "kvib: this needs torch: pip install 'kvib[torch]'",
+        "kvib: this needs polars: pip install '.[lab]' in a clone of kvib",
+        "kvib: this needs matplotlib: pip install '.[lab]' in a clone of kvib",
+        "kvib: this needs torch: pip install '.[torch]' in a clone of kvib",
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"experiments", "run"}
 
@@ -254,6 +327,8 @@ MISTAKES = {
         ("reproduce", "nothing"),
         r"nothing is called 'nothing'; there are .*femnist-v3, .*, tiny",
     ),
+    "no file": (("run", "nofile.toml"), r"no experiment file nofile\.toml \(No such file"),
+    "no processes": ((*RUN, "--processes", "0"), "--processes 0: give at least 1"),
     "unreadable seeds": ((*RUN, "--seeds", "a-b"), "--seeds 'a-b': write it as 0-4 or 0,3,7"),
     "a GPU that is not there": (
         (*RUN, "--set", "engine=torch", "--device", "cuda:99", "--out", "other/gpu"),

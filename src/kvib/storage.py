@@ -17,16 +17,36 @@ from kvib.names import CONFIGURATIONS, POLICIES
 
 VERSION = 1
 
+WAYS = {
+    "sampler": "kvib.Sampler.load(path) reads it",
+    "simulation": "Simulation.run(rounds, folder), and `kvib simulate` with its folder as --out, "
+    "go on from it",
+    "task": "`kvib simulate` takes its name as that of a task",
+    "rounds": "`kvib run` collects it",
+}
+"""What else kvib writes, and what it is good for."""
+
+
+class OtherFileError(ValueError):
+    """A whole file, but of another kind."""
+
 
 def header(kind: str, about: dict[str, Any]) -> NDArray[Any]:
     """What a file or a part of one says about itself."""
     plain = {"format": f"kvib {kind}", "version": VERSION, **about}
-    return np.array(json.dumps(plain, default=lambda number: number.item()))  # of NumPy
+    return np.array(plain_json(plain))
+
+
+def plain_json(said: Any) -> str:
+    """JSON, also of NumPy's numbers."""
+    return json.dumps(said, default=lambda number: number.item())
 
 
 def write(path: str | os.PathLike[str], arrays: Arrays, compressed: bool = False) -> None:
     """Replace the file at `path` as a whole: whoever reads it sees the old or the new state."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
@@ -38,10 +58,10 @@ def write(path: str | os.PathLike[str], arrays: Arrays, compressed: bool = False
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the renaming durable, where the system lets one open a folder."""
     if os.name != "posix":
         return
@@ -55,11 +75,18 @@ def _sync_folder(folder: Path) -> None:
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Arrays]:
     """What `write` wrote, its header apart; a ValueError for any other file."""
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        with open(path, "rb") as file:
+            _refuse_others(file.read(16), kind)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        if "header" not in arrays:
+            raise ValueError("it has no header")
         return about(arrays.pop("header"), kind), arrays
     except FileNotFoundError:
         raise
+    except OtherFileError as error:
+        raise OtherFileError(f"{path}: {error}") from error
     except (
         AttributeError,
         EOFError,
@@ -77,11 +104,25 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Array
         ) from error
 
 
+def _refuse_others(start: bytes, kind: str) -> None:
+    """By their first bytes, before NumPy takes them for pickles."""
+    if start == b"SQLite format 3\0":
+        raise OtherFileError(
+            f"this is a journal, not a kvib {kind} file; kvib.journalled(path) goes on from it, "
+            "kvib.journal.read(path) looks into it"
+        )
+    if not start.startswith(b"PK"):
+        raise ValueError("it is not an archive of arrays")
+
+
 def about(head: NDArray[Any], kind: str) -> dict[str, Any]:
     """The header of a file of this kind and version."""
     said: dict[str, Any] = json.loads(str(head))
-    if said.get("format") != f"kvib {kind}":
-        raise ValueError(f"it does not say that it is a {kind}")
+    other = str(said.get("format")).removeprefix("kvib ")
+    if other != kind:
+        if other not in WAYS:
+            raise ValueError(f"it does not say that it is a {kind}")
+        raise OtherFileError(f"this is a kvib {other} file, not a {kind} file; {WAYS[other]}")
     if said.get("version") != VERSION:
         raise ValueError(
             f"it has format version {said.get('version')}, this kvib reads {VERSION}: install the "

@@ -12,12 +12,6 @@ def say(line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def complain(line: str) -> None:
-    """On stderr, as one line."""
-    one = " ".join(line.split())
-    errors.print(f"kvib: {one}", style="red", markup=False, highlight=False, soft_wrap=True)
-
-
 def progress_bar() -> Progress:
     """With a field `told` for whatever is worth knowing; silent where nobody looks."""
     columns = (

@@ -1,5 +1,7 @@
 """A policy: from what was observed to scores and expected counts."""
 
+from __future__ import annotations  # so that help() shows names, not what they stand for
+
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -60,6 +62,8 @@ class Policy(Generic[State]):
     """The procedure it was published with, used unless the sampler is told otherwise."""
     needs_norms: ClassVar[bool] = False
     """Whether every draw must be told all norms (`draw(norms=…)`)."""
+    equal: ClassVar[bool] = False
+    """Whether all clients always have the same score, as `without_replacement` needs it."""
     lasting: ClassVar[bool] = False
     """Whether scores change for observed clients only, all others' by no factor at all, until the
     `epoch` changes: then rounds can be drawn without a look at all clients. No floor then, but a
@@ -113,19 +117,45 @@ class Policy(Generic[State]):
         """
         raise ValueError(
             f"{type(self).__name__} does not take clients that join later; start a new sampler, or "
-            "use one of KVib, Vrb, Forecast, BySize, Uniform"
+            "use a policy that has `enter`, such as kvib.Forecast()"
         )
 
     def reweigh(self, state: State, ids: IntArray, weights: FloatArray, ratio: FloatArray) -> State:
         """Weights of clients changed: what was learned of λ‖g‖ is scaled by new λ / old λ."""
         raise ValueError(
             f"{type(self).__name__} does not take weights that change; start a new sampler, or use "
-            "one of KVib, Vrb, Forecast, BySize, Uniform"
+            "a policy that has `reweigh`, such as kvib.Forecast()"
         )
 
     def resized(self, state: State, clients: int, budget: float) -> State:
         """There are now so many clients."""
         return state
+
+    def checked_scores(self, state: State, ids: IntArray) -> FloatArray:
+        """What `scores` says of these clients, or an error where no draw can be made of it."""
+        scores = np.asarray(self.scores(state, ids), dtype=np.float64)
+        if scores.shape != ids.shape:
+            raise ValueError(
+                f"{type(self).__name__}.scores gave an array of shape {scores.shape} for "
+                f"{len(ids)} clients; return one number for each of `ids`, in their order"
+            )
+        if len(ids) == 0 or (scores.min() >= 0 and scores.max() < np.inf):  # NaN fails too
+            return scores
+        bad = np.flatnonzero(~((scores >= 0) & (scores < np.inf)))[0]
+        raise ValueError(
+            f"{type(self).__name__}.scores gave client {ids[bad]} the score {scores[bad]}; "
+            "a score is a finite number ≥ 0"
+        )
+
+    def learned(self, state: State, cohort: Cohort, feedback: FloatArray) -> State:
+        """What `observe` says, or an error where it forgot to say it."""
+        after = self.observe(state, cohort, feedback)
+        if type(after) is type(state):
+            return after
+        raise ValueError(
+            f"{type(self).__name__}.observe returned {after!r}, not a {type(state).__name__}; "
+            "return the state, also where its arrays were changed in place"
+        )
 
     def solve(
         self, scores: FloatArray, budget: float, floor: float, cap: float, cost: FloatArray | None
@@ -155,10 +185,16 @@ class Policy(Generic[State]):
             weights: λ of these clients, for a mixture `by_weight`.
             cost: of one draw of each.
         """
-        scores = self.scores(state, ids)
+        scores = self.checked_scores(state, ids)
         largest = scores.max()
-        scores = np.maximum(scores, largest * _SMALLEST_SCORE) if largest > 0 else scores + 1.0
         mix, floor, by_weight = self.exploration(state, round)
+        if scores.min() == 0 < largest and mix == floor == 0 and not self.needs_norms:
+            raise ValueError(
+                f"{type(self).__name__} gives client {ids[scores.argmin()]} the score 0: it would "
+                "never be drawn, and the estimate be biased; give it a positive score, or "
+                "everybody a share by `exploration`"
+            )
+        scores = np.maximum(scores, largest * _SMALLEST_SCORE) if largest > 0 else scores + 1.0
         uniform = budget / (len(ids) if cost is None else float(cost.sum()))
         p = self.solve(scores, budget, min(floor, 1.0) * uniform, cap, cost)
         if mix == 0:

@@ -25,6 +25,7 @@ class Uniform(Policy[UniformState]):
 
     procedure: ClassVar = without_replacement
     lasting: ClassVar = True
+    equal: ClassVar = True
 
     def start(self, setting: Setting) -> UniformState:
         """Nothing to prepare."""
