@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import kvib
+from kvib import metrics
 
 N, K = 30, 5
 WEIGHTS = np.random.default_rng(0).lognormal(0, 1, N)
@@ -258,6 +259,100 @@ def test_memory_is_worth_what_was_foretold():
         errors.append((np.array(off[50:]) ** 2).sum(axis=1).mean())
     foretold = 1 - sampler.sketches.resemblance
     assert errors[1] / errors[0] == pytest.approx(foretold, rel=0.33)
+
+
+def measured(sampler, updates):
+    """Variance of a fixed size / of independent draws, with all updates at hand: 400 draws."""
+    p, weighted = sampler.probabilities(), sampler.weights[:, None] * updates
+    gram = weighted @ weighted.T
+    fixed = metrics.variance(
+        p, procedure=kvib.pivotal, gram=gram, draws=400, rng=np.random.default_rng(1)
+    )
+    return fixed.value / metrics.variance(p, procedure=kvib.independent, gram=gram).value
+
+
+@pytest.mark.parametrize("common", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("rounds", [3, 20])
+def test_a_fixed_size_is_worth_what_was_foretold_when_few_were_seen(common, rounds):
+    """3 % or 18 % of 400 clients, who share a direction more or less: told to a tenth.
+
+    Sketches of 32 numbers would tell how much of it is shared to a fifth only.
+    """
+    rng = np.random.default_rng(0)
+    sizes, shared = rng.lognormal(0, 0.7, 400), rng.normal(size=100)
+    updates = common * shared + rng.normal(size=(400, 100))
+    sampler = learned(sizes, lambda t: updates, rounds, budget=4, sketch=100)
+    told = kvib.diagnose(sampler)
+    assert told.seen < 0.2
+    assert told.procedure == pytest.approx(measured(sampler, updates), abs=0.1)
+
+
+def test_memory_is_worth_little_before_clients_come_back():
+    """Constant updates of 1,000 clients: all that is not new after 20 rounds of 10, which is 18 %.
+
+    The figure is of the last ten rounds or so, when it was less.
+    """
+    own = np.random.default_rng(0).normal(size=(1000, 64))
+    sampler = learned(np.ones(1000), lambda t: own, rounds=20, budget=10, remember=True)
+    left = (
+        np.square(sampler.remembered.residuals(np.arange(1000), own)).sum() / np.square(own).sum()
+    )
+    told = kvib.diagnose(learned(np.ones(1000), lambda t: own, rounds=20, budget=10))
+    assert left - 0.02 < told.memory < left + 0.1
+    assert told.returning == pytest.approx(0, abs=0.01)
+    assert f"{told.memory:.2f} so far, 0.00 of clients that came back" in str(told)
+
+
+def test_nobody_came_back_yet():
+    told = kvib.diagnose(learned(np.ones(1000), lambda t: np.ones((1000, 4)), 2, budget=2))
+    assert told.memory == 1
+    assert np.isnan(told.returning)
+    assert "came back" not in str(told)
+
+
+def test_budgets_in_units_of_cost():
+    """Five of fifty clients, whatever a client costs."""
+    sizes = np.random.default_rng(0).lognormal(0, 1, 50)
+    told = []
+    for cost in (1.0, 100.0):
+        sampler = kvib.Sampler(kvib.Forecast(), sizes, 5 * cost, cost=np.full(50, cost))
+        for _ in range(10):
+            cohort = sampler.draw()
+            sampler.update(cohort, np.ones(len(cohort)))
+        told.append(kvib.diagnose(sampler))
+    assert told[0].policy == pytest.approx(told[1].policy, rel=1e-6)
+    assert told[0].policy < 0.7
+
+
+def test_clients_that_left_do_not_count():
+    """Those who stay are alike, and who left was not."""
+    sizes = np.concatenate([np.full(10, 1000.0), np.ones(40)])
+    sampler = kvib.Sampler(kvib.Forecast(), sizes, 5)
+    for round in range(20):
+        if round == 10:
+            assert kvib.diagnose(sampler).policy < 0.3
+            sampler.leave(range(10))
+        cohort = sampler.draw()
+        sampler.update(cohort, np.ones(len(cohort)))
+    assert kvib.diagnose(sampler).policy == pytest.approx(1, abs=0.05)
+
+
+def test_with_availability():
+    """Each draw is told who is there; the diagnosis is of everybody."""
+    sampler = kvib.recommended(WEIGHTS, K, availability=0.8, sketch=8)
+    rng = np.random.default_rng(0)
+    for round in range(20):
+        cohort = sampler.draw(available=rng.random(N) < 0.8)
+        sampler.step(cohort, noisy(round)[cohort.ids])
+    assert 0 < kvib.diagnose(sampler).policy < 1
+
+
+def test_sketches_saved_before_first_updates_were_counted():
+    sampler = learned(WEIGHTS, noisy, rounds=10)
+    old = sampler.packed()
+    old["sketches.returns"] = old["sketches.returns"][:3]
+    told = kvib.diagnose(kvib.Sampler.unpacked(old))
+    assert told.memory == told.returning == kvib.diagnose(sampler).returning
 
 
 def test_before_any_round():

@@ -7,10 +7,14 @@ import numpy as np
 
 from kvib import metrics
 from kvib.cohort import FloatArray
-from kvib.procedures import independent, pivotal
-from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.waterfill import waterfill
+
+_LEVERS = {
+    "policy": "probabilities that follow norms (kvib.Forecast)",
+    "procedure": "a fixed size (kvib.pivotal, kvib.balanced)",
+    "memory": "remembered updates (estimator=kvib.Difference())",
+}
 
 
 class Diagnosis(NamedTuple):
@@ -21,36 +25,38 @@ class Diagnosis(NamedTuple):
     size: float
     """p ∝ λ instead of equal ones: what the server knows without learning."""
     procedure: float
-    """A fixed size (pivotal) instead of independent draws, with the best probabilities; NaN where
-    no sketches are kept."""
+    """A fixed size instead of independent draws, with the best probabilities; NaN where no
+    sketches are kept."""
     memory: float
-    """Differences to each client's last update; NaN likewise."""
+    """Differences to each client's last update, over the last ten rounds or so, when many clients
+    may not have had one yet; NaN likewise."""
+    returning: float
+    """The same among clients that came back: what memory would leave once everybody was seen, if
+    updates stay as alike over the longer gaps. NaN until somebody came back."""
     seen: float
     """Share of the clients whose sketches these figures rest on; NaN where none are kept."""
 
     def __str__(self) -> str:
-        names = {
-            "policy": "probabilities that follow norms (kvib.Forecast)",
-            "procedure": "a fixed size (kvib.pivotal, kvib.balanced)",
-            "memory": "remembered updates (estimator=kvib.Difference())",
-        }
         basis = "forecasts" if math.isnan(self.seen) else f"{self.seen:.0%} of the clients"
         lines = [f"from {basis}, variance left by each lever:"]
-        for field, what in names.items():
+        for field, what in _LEVERS.items():
             value = getattr(self, field)
             shown = "unknown: give the sampler sketch=32 and use step()"
             lines.append(f"  {what}: {shown if math.isnan(value) else f'{value:.2f}'}")
-        known = [field for field in names if not math.isnan(getattr(self, field))]
+        if not math.isnan(self.returning):
+            lines[-1] += f" so far, {self.returning:.2f} of clients that came back"
+        known = [field for field in _LEVERS if not math.isnan(getattr(self, field))]
         best = min(known, key=lambda field: float(getattr(self, field)))
-        lines.append(f"  most to gain: {names[best]}")
+        lines.append(f"  most to gain: {_LEVERS[best]}")
         return "\n".join(lines)
 
 
 def diagnose(sampler: Sampler) -> Diagnosis:
     """How much each lever would gain in this federation, from what the sampler has seen.
 
-    Norms are the policy's forecasts, directions the sketches of last updates. Needs a sampler with
-    `kvib.Forecast()` after a few rounds.
+    Norms are the policy's forecasts, directions the sketches of last updates; clients that were
+    never seen are taken to point apart as those do that were. Of as many clients as the sampler
+    draws on average, whatever they cost. Needs a sampler with `kvib.Forecast()` after a few rounds.
 
     >>> import numpy as np, kvib
     >>> rng = np.random.default_rng(0)
@@ -61,32 +67,57 @@ def diagnose(sampler: Sampler) -> Diagnosis:
     >>> kvib.diagnose(sampler).policy < 0.5         # sizes differ: choose whom to draw
     True
     """
-    norms = sampler.forecast().median
+    here, sketches = sampler.population.here(), sampler.sketches
+    norms, weights = sampler.forecast().median[here], sampler.weights[here]
     if np.isnan(norms).any():
         raise ValueError("nothing was seen yet; diagnose after a few rounds")
-    N, K, weights = len(sampler), sampler.budget, sampler.weights
+    N = len(here)
+    K = min(float(sampler.probabilities(available=here).sum()), N)
     pi = weights * norms
     best = waterfill(pi, K, floor=1e-6 * K / N)
-    equal, by_size = np.full(N, K / N), waterfill(weights, K)
-    uniform = metrics.variance(equal, pi).value
-    procedure, seen = math.nan, sampler.sketches.seen
-    if len(seen):
-        gram = _gram(sampler.sketches.filled(np.arange(N), weights), pi)
-        rng = generator(sampler.seed, sampler.round, "diagnosis")
-        apart = metrics.variance(best, procedure=independent, gram=gram).value
-        fixed = metrics.variance(best, procedure=pivotal, gram=gram, draws=400, rng=rng).value
-        procedure = fixed / apart if apart > 0 else 1.0
+    uniform = metrics.variance(np.full(N, K / N), pi).value
+    policy = size = 1.0
+    if uniform > 0:
+        policy = metrics.variance(best, pi).value / uniform
+        size = metrics.variance(waterfill(weights, K), pi).value / uniform
     return Diagnosis(
-        policy=metrics.variance(best, pi).value / uniform if uniform > 0 else 1.0,
-        size=metrics.variance(by_size, pi).value / uniform if uniform > 0 else 1.0,
-        procedure=procedure,
-        memory=1 - sampler.sketches.resemblance,
-        seen=len(seen) / N if sampler.sketches.size else math.nan,
+        policy=policy,
+        size=size,
+        procedure=_fixed_size(best, pi, sketches.rows) if sketches.size else math.nan,
+        memory=_left(sketches.remembered),
+        returning=_left(sketches.resemblance),
+        seen=len(sketches.seen) / N if sketches.size else math.nan,
     )
 
 
-def _gram(directions: FloatArray, pi: FloatArray) -> FloatArray:
-    """Inner products of λg: directions from sketches, lengths from forecasts."""
-    lengths = np.linalg.norm(directions, axis=1, keepdims=True)
-    scaled = pi[:, None] * directions / np.where(lengths > 0, lengths, 1.0)
-    return np.asarray(scaled @ scaled.T)
+def _left(explained: float) -> float:
+    return math.nan if math.isnan(explained) else 1 - explained
+
+
+def _fixed_size(p: FloatArray, pi: FloatArray, directions: FloatArray) -> float:
+    """Variance of a draw of fixed size, as a share of that of independent draws.
+
+    Deville's approximation (1999), Σ c‖ζ − ζ̄‖²/(1 − Σw²) with c = p(1−p), ζ = λg/p, and ζ̄ the mean
+    with weights w = c/Σc, over Σ c‖ζ‖². Of the directions it needs ‖Σ cζ‖² only: lengths are known,
+    and all pairs get the mean cosine of those that were seen.
+
+    Args:
+        p: inclusion probabilities, [N].
+        pi: λ‖g‖, [N].
+        directions: of g, [N, size]; NaN where a client was never seen.
+    """
+    pull = pi * (1 - p)  # ‖cζ‖
+    own, pairs = (pull**2).sum(), pull.sum() ** 2 - (pull**2).sum()
+    seen = (pull > 0) & (np.linalg.norm(directions, axis=1) > 0)
+    pointing = directions[seen] / np.linalg.norm(directions[seen], axis=1, keepdims=True)
+    some = pull[seen]
+    among = some.sum() ** 2 - (some**2).sum()
+    if own == 0:
+        return 1.0  # everybody is drawn
+    if among <= 0:
+        return math.nan
+    cosine = (np.square(some @ pointing).sum() - (some**2).sum()) / among
+    c = p * (1 - p)
+    apart = (pi**2 * (1 - p) / p).sum()
+    common = max(own + cosine * pairs, 0.0) / (c.sum() * apart)
+    return float((1 - min(common, 1.0)) / (1 - (c**2).sum() / c.sum() ** 2))

@@ -18,7 +18,9 @@ class Sketches:
         """Numbers per client; 0: none are kept."""
         self.rows = np.full((clients, size), np.nan)
         """[N, size]; NaN for clients never seen."""
-        self._returns = np.zeros(3)
+        self._returns = np.zeros(4)
+        """Of those who came back Σw⟨g, h⟩, Σw‖h‖² and Σw‖g‖², and of all Σw‖g‖²: g is an update, h
+        the client's last one, w what its noise weighs."""
 
     @property
     def seen(self) -> IntArray:
@@ -29,13 +31,11 @@ class Sketches:
         """Take in the sketches of those who answered, [m, size]."""
         if self.size == 0:
             return
-        old = self.rows[cohort.ids]
+        old, w = self.rows[cohort.ids], cohort.noise
         back = ~np.isnan(old).any(axis=1)
-        p = np.minimum(cohort.expected, 1.0)
-        w = (cohort.count * (cohort.weight / p) ** 2 * (1 - p))[back]
-        g, h = new[back], old[back]
-        now = [w @ (a * b).sum(axis=1) for a, b in ((g, h), (h, h), (g, g))]
-        self._returns = FORGET * self._returns + now
+        g, h, both = new[back], old[back], w[back]
+        now = [both @ (a * b).sum(axis=1) for a, b in ((g, h), (h, h), (g, g))]
+        self._returns = FORGET * self._returns + [*now, w @ (new * new).sum(axis=1)]
         self.rows[cohort.ids] = new
 
     def filled(self, ids: IntArray, weights: FloatArray) -> FloatArray:
@@ -48,12 +48,19 @@ class Sketches:
         return np.where(np.isnan(rows), mean, rows)
 
     @property
+    def remembered(self) -> float:
+        """How much of ‖g‖² the last updates explain at best, of all clients that came.
+
+        NaN: nobody came yet. Who came for the first time had nothing to be remembered by.
+        """
+        product, old, _, new = self._returns
+        return _explained(product, old, new)
+
+    @property
     def resemblance(self) -> float:
-        """How much of ‖g‖² a client's last update explains at best; NaN: nobody came back yet."""
-        product, old, new = self._returns
-        if old * new <= 0:
-            return math.nan
-        return float(max(product, 0.0) ** 2 / (old * new))
+        """The same of those who came back; NaN: nobody did yet."""
+        product, old, new, _ = self._returns
+        return _explained(product, old, new) if old > 0 else math.nan
 
     def packed(self) -> Arrays:
         """As arrays."""
@@ -61,8 +68,18 @@ class Sketches:
 
     def restore(self, arrays: Arrays) -> None:
         """What `packed` packed."""
-        if arrays["rows"].shape != self.rows.shape or arrays["returns"].shape != (3,):
+        returns = arrays["returns"]
+        if returns.shape == (3,):  # of a time when first updates were not counted
+            returns = np.append(returns, returns[2])
+        if arrays["rows"].shape != self.rows.shape or returns.shape != (4,):
             raise ValueError(
                 f"sketches of shape {arrays['rows'].shape} are not of {len(self.rows)} clients"
             )
-        self.rows, self._returns = arrays["rows"].copy(), arrays["returns"].copy()
+        self.rows, self._returns = arrays["rows"].copy(), returns.copy()
+
+
+def _explained(product: float, old: float, new: float) -> float:
+    """1 − min_β Σw‖g − βh‖² / Σw‖g‖² = ⟨g, h⟩²/(‖h‖²‖g‖²), for β ≥ 0."""
+    if new <= 0:
+        return math.nan
+    return float(max(product, 0.0) ** 2 / (old * new)) if old > 0 else 0.0
