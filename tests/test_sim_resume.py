@@ -185,7 +185,7 @@ def test_files_that_are_no_checkpoint(tmp_path):
         with pytest.raises(ValueError, match="not a whole kvib simulation file"):
             list(new().run(rounds=3, folder=tmp_path))
     kvib.Sampler(kvib.KVib(), [1, 2], 1).save(path)
-    with pytest.raises(ValueError, match="not a whole kvib simulation file"):
+    with pytest.raises(ValueError, match="a kvib sampler file, not a simulation file"):
         list(new().run(rounds=3, folder=tmp_path))
 
 
