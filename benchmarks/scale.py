@@ -54,10 +54,10 @@ def play(sampler: kvib.Sampler, rounds: int, seed: int = 0) -> list[float]:
 
 def held(sampler: kvib.Sampler) -> int:
     """Bytes of all arrays of a sampler."""
-    index = sampler._index
+    index = sampler._urn.index
     assert index is not None
     buckets = [b for b in (index.main, index.floor) if b is not None]
-    arrays = [sampler.population.raw, *(np.asarray(part) for part in sampler._state)]
+    arrays = [sampler.population.raw, *(np.asarray(part) for part in sampler._learner.state)]
     arrays += [a for b in buckets for a in (b.order, b.place, b.start, b.sums)]
     arrays += [] if index.tree is None else [index.tree.sums]
     return sum(a.nbytes for a in arrays)
@@ -66,7 +66,7 @@ def held(sampler: kvib.Sampler) -> int:
 def toss_all(sampler: kvib.Sampler) -> float:
     """The vectorised O(N) round on the same arrays: solve for all, toss a coin for each."""
     rng, N = np.random.default_rng(0), len(sampler)
-    policy, state, weights = sampler.policy, sampler._state, sampler.population.raw
+    policy, state, weights = sampler.policy, sampler._learner.state, sampler.population.raw
     start = time.perf_counter()
     p = policy.expected(state, np.arange(N), sampler.round, K, 1.0, weights=weights)
     drawn = np.flatnonzero(rng.random(N) < p)

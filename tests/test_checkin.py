@@ -243,7 +243,8 @@ def test_over_selection(learned):
     assert p.sum() > 8
     cohort = checked_in(sampler)
     assert cohort.expected == pytest.approx(p[cohort.ids])
-    assert cohort.budget == pytest.approx(p.sum() if learned else 6)
+    assert cohort.budget == pytest.approx(p.sum())
+    assert cohort.requested == pytest.approx(p.sum() if learned else 6)
 
 
 def test_costs():

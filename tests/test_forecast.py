@@ -282,13 +282,13 @@ def test_undrawn_scores_move_together_and_refits_are_rare():
     sampler = kvib.Sampler(kvib.Forecast(), sizes, 10, seed=0)
     refits = []
     for t, now in enumerate(norms):
-        before, fitted = sampler._state.log_score.copy(), sampler._state.fitted
+        before, fitted = sampler._learner.state.log_score.copy(), sampler._learner.state.fitted
         cohort = sampler.draw()
         sampler.update(cohort, now[cohort.ids])
-        if sampler._state.fitted != fitted:
+        if sampler._learner.state.fitted != fitted:
             refits.append(t)
         else:
-            moved = np.delete(sampler._state.log_score - before, cohort.ids)
+            moved = np.delete(sampler._learner.state.log_score - before, cohort.ids)
             assert np.ptp(moved) < 1e-12
     assert 10 < len(refits) <= 28  # about eight at once, then each time a quarter later
     assert (np.diff(refits)[10:] >= 2).all()
@@ -308,12 +308,12 @@ def test_updates_in_any_order():
         waiting.append((cohort, now[cohort.ids]))
         while len(waiting) > 5:
             sampler.update(*waiting.pop(rng.integers(len(waiting))))
-        rounds = sampler._state.round
+        rounds = sampler._learner.state.round
         assert bounded(sampler).min() > 0
     while waiting:
         sampler.update(*waiting.pop())
-        assert sampler._state.round >= rounds  # time does not run backwards
-        rounds = sampler._state.round
+        assert sampler._learner.state.round >= rounds  # time does not run backwards
+        rounds = sampler._learner.state.round
         assert bounded(sampler).min() > 0
     # late answers speak of trends that are over: five points more than on time
     assert 0.79 <= np.mean(cover) <= 0.98

@@ -255,7 +255,7 @@ def test_sums_after_a_million_changes_that_cancel():
 
 def fresh_equals_worn(sampler):
     before = sampler.probabilities()
-    sampler._rebuild(sampler._index)
+    sampler._urn.rebuild()
     assert sampler.probabilities() == pytest.approx(before, rel=1e-9, abs=0)
     listed = sampler.probabilities(available=np.arange(len(sampler)))
     assert listed == pytest.approx(before, rel=1e-9, abs=0)
@@ -264,9 +264,9 @@ def fresh_equals_worn(sampler):
 def test_which_path_depends_on_policy_and_procedure_alone():
     for policy in (kvib.KVib(), kvib.Forecast(), kvib.Uniform(), kvib.BySize()):
         for N in (3, 1_000):
-            assert kvib.Sampler(policy, np.ones(N), 2, kvib.independent)._index is not None
-            assert kvib.Sampler(policy, np.ones(N), 2, kvib.pivotal)._index is None
-    assert kvib.Sampler(kvib.Avare(), np.ones(9), 2, kvib.independent)._index is None
+            assert kvib.Sampler(policy, np.ones(N), 2, kvib.independent)._urn.index is not None
+            assert kvib.Sampler(policy, np.ones(N), 2, kvib.pivotal)._urn.index is None
+    assert kvib.Sampler(kvib.Avare(), np.ones(9), 2, kvib.independent)._urn.index is None
 
 
 def test_interpreted_and_compiled_draws_agree(monkeypatch):

@@ -288,7 +288,7 @@ def test_feedback_of_a_round_in_which_others_came(policy, procedure):
     busy.join([1000.0])
     quiet.update(a, np.ones(len(a)))
     busy.update(b, np.ones(len(b)))
-    assert busy._state.cost[:N].tolist() == quiet._state.cost.tolist()
+    assert busy._learner.state.cost[:N].tolist() == quiet._learner.state.cost.tolist()
 
 
 @members([INDEXED[0], LISTED[0]])
@@ -299,8 +299,10 @@ def test_feedback_of_a_client_that_changed_since(policy, procedure):
     sampler.leave(0)
     sampler.reweigh(1, 2 * WEIGHTS[1])
     sampler.update(cohort, np.ones(N))
-    assert sampler._state.cost[0] > 0
-    assert sampler._state.cost[:2] == pytest.approx((WEIGHTS[:2] * [1, 2] / WEIGHTS.sum()) ** 2)
+    assert sampler._learner.state.cost[0] > 0
+    assert sampler._learner.state.cost[:2] == pytest.approx(
+        (WEIGHTS[:2] * [1, 2] / WEIGHTS.sum()) ** 2
+    )
     assert sampler.join(WEIGHTS[0], 0).tolist() == [0]
 
 
@@ -312,10 +314,10 @@ def test_whoever_returns_has_its_history(policy, procedure):
     away, stays = (new(policy, procedure) for _ in range(2))
     for sampler in (away, stays):
         play(sampler, 6)
-    scores = away.policy.scores(away._state, np.arange(N)).tolist()
+    scores = away.policy.scores(away._learner.state, np.arange(N)).tolist()
     away.leave([1, 3])
     away.join(WEIGHTS[[3, 1]], [3, 1])
-    assert away.policy.scores(away._state, np.arange(N)) == pytest.approx(scores, rel=0.2)
+    assert away.policy.scores(away._learner.state, np.arange(N)) == pytest.approx(scores, rel=0.2)
     if not isinstance(policy, kvib.Forecast):  # which updates its forecast on the occasion
         assert away.probabilities() == pytest.approx(stays.probabilities(), rel=1e-12)
     assert away.weights == pytest.approx(stays.weights, rel=1e-14)
@@ -364,7 +366,7 @@ def test_looking_changes_nothing():
             norms = np.random.default_rng(cohort.round).lognormal(0, 2, 50)
             sampler.update(cohort, norms[cohort.ids])
     assert looked.draw().ids.tolist() == not_looked.draw().ids.tolist()
-    assert looked._index.main.order.tolist() == not_looked._index.main.order.tolist()
+    assert looked._urn.index.main.order.tolist() == not_looked._urn.index.main.order.tolist()
 
 
 def test_forecast_after_growth_resumes_exactly(tmp_path):
@@ -632,7 +634,7 @@ def changed(sampler, changes, rng, gone, at_once=20):
 
 
 def check_against_a_rebuilt_one(sampler, gone):
-    index, fresh = sampler._index, sampler._indexed()
+    index, fresh = sampler._urn.index, sampler._urn._new_index()
     eligible = np.setdiff1d(np.arange(len(sampler)), [*gone, *sampler.resting.ids.tolist()])
     fresh.build(eligible)
     assert (index.main.start == fresh.main.start).all()
@@ -641,7 +643,7 @@ def check_against_a_rebuilt_one(sampler, gone):
             assert part.sums.sum(axis=0) == pytest.approx(rebuilt.sums.sum(axis=0), rel=1e-9)
     assert sampler.weights.sum() == pytest.approx(1, rel=1e-12)
     p = sampler.policy.expected(
-        sampler._state,
+        sampler._learner.state,
         eligible,
         sampler.round,
         sampler.budget,
@@ -688,3 +690,83 @@ def test_a_change_costs_the_same_among_a_hundred_times_as_many(policy, procedure
             tries.append(time.perf_counter() - started)
         times[clients] = min(tries)
     assert times[1_000_000] < 4 * times[10_000]
+
+
+@pytest.mark.parametrize("procedure", [kvib.independent, kvib.ordered, kvib.pivotal], ids=repr)
+@pytest.mark.parametrize("policy", [kvib.KVib(), kvib.KVib(by_weight=True), kvib.Vrb()], ids=repr)
+def test_the_budget_of_a_cohort_counts_clients(policy, procedure):
+    """Whatever the budget is in: Σ expected over all who could be drawn."""
+    rng = np.random.default_rng(5)
+    N = 60
+    options = [
+        {"cost": rng.lognormal(0, 1, N), "budget": 12.0},
+        {"response": rng.uniform(0.2, 1, N), "over_select": True, "budget": 5.0},
+        {"cost": 1e6 * rng.lognormal(0, 1, N), "cool_down": 2, "budget": 9e6},
+    ]
+    for option in options:
+        sampler = kvib.Sampler(policy, rng.lognormal(0, 1, N), procedure=procedure, **option)
+        for _ in range(8):
+            p = sampler.probabilities()
+            cohort = sampler.draw()
+            assert cohort.requested == option["budget"]
+            assert cohort.budget == pytest.approx(p.sum(), rel=1e-9)
+            sampler.update(cohort, rng.lognormal(0, 1, N)[cohort.ids])
+
+
+@pytest.mark.parametrize("policy", [kvib.Vrb(), kvib.Mabs(), kvib.KVib(), kvib.Avare()], ids=repr)
+def test_what_is_learned_does_not_hang_on_the_unit_of_cost(policy):
+    cost = np.random.default_rng(3).lognormal(0, 1, 20)
+    told = []
+    for unit in (1.0, 2.0**20):  # a power of two leaves the draws as they are
+        sampler = kvib.Sampler(policy, np.ones(20), 6 * unit, cost=cost * unit, seed=1)
+        for _ in range(30):
+            cohort = sampler.draw()
+            sampler.update(cohort, 1 + cohort.ids % 3)
+        told.append(sampler.probabilities())
+    assert told[0] == pytest.approx(told[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_loading_after_costs_have_fallen(durable, tmp_path):
+    """The budget was within all costs once; draws are clipped, and nothing is lost."""
+    arguments = (kvib.KVib(), [1, 1, 1], 6)
+    options = {"keys": ["a", "b", "c"], "cost": [1, 2, 3]}
+    if durable:
+        sampler = kvib.journalled(tmp_path / "x.kvib", *arguments, **options)
+    else:
+        sampler = kvib.Sampler(*arguments, **options)
+    sampler.leave("c")
+    sampler.join([1], ["c"], [0.5])
+    sampler.update(sampler.draw(), [1, 2, 3])
+    if durable:
+        sampler.close()
+        again = kvib.journalled(tmp_path / "x.kvib")
+    else:
+        sampler.save(tmp_path / "x.npz")
+        again = kvib.Sampler.load(tmp_path / "x.npz")
+    assert again.budget == 6
+    assert again.draw().expected.tolist() == [1, 1, 1]
+
+
+def test_who_left_is_not_offline():
+    """Availability is that of clients who are here: time away after leaving counts for nothing."""
+    sampler = kvib.Sampler(
+        kvib.Uniform(), np.ones(4), 2, availability=kvib.EstimatedRate(), keys=list("abcd")
+    )
+    for _ in range(20):
+        sampler.draw(available=[0, 1, 2, 3])
+    sampler.leave("d")
+    for _ in range(60):
+        sampler.draw(available=[0, 1, 2])
+    sampler.join([1], ["d"])
+    cohort = sampler.draw(available=[0, 1, 2, 3], budget=4)
+    assert cohort.availability.tolist() == [1, 1, 1, 1]
+
+
+def test_who_rests_is_not_offline():
+    sampler = kvib.Sampler(
+        kvib.Uniform(), np.ones(4), 2, availability=kvib.EstimatedRate(), cool_down=1
+    )
+    for _ in range(20):
+        cohort = sampler.draw(available=[0, 1, 2, 3])
+    assert cohort.availability.tolist() == [1, 1]

@@ -113,7 +113,7 @@ class Clients(RuleBasedStateMachine):
         cost = np.array([self.cost[self.order[i]] for i in ids]) if self.cost else None
         most = len(ids) if cost is None else cost.sum()
         p[ids] = self.policy.expected(
-            self.sampler._state,
+            self.sampler._learner.state,
             ids,
             self.sampler.round,
             min(self.budget if budget is None else budget, most),
@@ -255,18 +255,18 @@ class Clients(RuleBasedStateMachine):
     def feedback_is_what_was_heard(self):
         if isinstance(self.policy, kvib.KVib):
             told = [self.feedback[key] for key in self.order]
-            assert self.sampler._state.cost[: len(told)] == pytest.approx(told, rel=1e-9)
+            assert self.sampler._learner.state.cost[: len(told)] == pytest.approx(told, rel=1e-9)
 
     @invariant()
     def the_index_has_exactly_the_eligible(self):
-        index = self.sampler._index
+        index = self.sampler._urn.index
         if index is not None:
             assert np.flatnonzero(index.main.place >= 0).tolist() == self.eligible()
-            fresh = self.sampler._indexed()
+            fresh = self.sampler._urn._new_index()
             fresh.build(np.array(self.eligible(), np.int64))
             assert index.main.start.tolist() == fresh.main.start.tolist()
             assert index.main.sums.sum(axis=0) == pytest.approx(fresh.main.sums.sum(axis=0))
-            assert index.price.sum() == pytest.approx(fresh.price.sum(), abs=1e-12)
+            assert index.totals.sum(axis=1) == pytest.approx(fresh.totals.sum(axis=1), abs=1e-12)
 
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]

@@ -18,8 +18,10 @@ def new(policy=None, **options):
 
 def snapshot(sampler):
     """Everything a failed call must leave alone."""
-    arrays = [np.array(x, dtype=float) for x in sampler._state]
-    rates = [np.array(x, dtype=float) for x in (*sampler._response, *sampler._availability)]
+    arrays = [np.array(x, dtype=float) for x in sampler._learner.state]
+    rates = [
+        np.array(x, dtype=float) for x in (*sampler._reach.response, *sampler._reach.availability)
+    ]
     ledger = (sampler.round, bytes(sampler._ledger.updated))
     return [a.tobytes() for a in arrays + rates], ledger
 
@@ -180,7 +182,7 @@ def test_several_cohorts_outstanding_in_any_order():
     omega = np.zeros(5)
     for cohort in cohorts:  # each counts with the probabilities it was drawn with
         omega[cohort.ids] += cohort.weight**2 / cohort.expected
-    assert sampler._state.cost == pytest.approx(omega)
+    assert sampler._learner.state.cost == pytest.approx(omega)
 
 
 def test_norms_by_id():
@@ -253,7 +255,7 @@ def test_learning_divides_by_the_chance_of_an_answer():
     cohort = sampler.draw(budget=5)
     sampler.update(cohort, np.ones(5))
     pi = sampler.weights / np.sqrt(0.5)
-    assert sampler._state.cost == pytest.approx(pi**2 / (0.5 * cohort.expected))
+    assert sampler._learner.state.cost == pytest.approx(pi**2 / (0.5 * cohort.expected))
 
 
 def test_importance_weights_count_the_chance_of_an_answer_once():
@@ -266,13 +268,13 @@ def test_importance_weights_count_the_chance_of_an_answer_once():
             count=[1] * 4,
             expected=[1] * 4,
             weight=[0.25] * 4,
-            response=rates.at(sampler._response, np.arange(4)),
+            response=rates.at(sampler._reach.response, np.arange(4)),
             budget=4,
             token=sampler.draw().token,
         )
         sampler.update(cohort, [1, 2, 3, 4])
     # feedback² is π²/r, observed with probability r: 1/r² in all
-    assert rare._state.log_weight == pytest.approx(16 * sure._state.log_weight)
+    assert rare._learner.state.log_weight == pytest.approx(16 * sure._learner.state.log_weight)
 
 
 def test_late_cohorts_do_not_restart_the_experts():
@@ -280,7 +282,7 @@ def test_late_cohorts_do_not_restart_the_experts():
     cohorts = [sampler.draw() for _ in range(16)]
     for k in (9, 3, 10, 2, 11):
         sampler.update(cohorts[k], [1, 2, 3])
-        assert sampler._state.horizon == 16
+        assert sampler._learner.state.horizon == 16
 
 
 def test_a_round_without_mask_where_availability_matters():
@@ -320,7 +322,7 @@ def test_threads():
     total = np.zeros(5)
     for cohort in cohorts:
         total[cohort.ids] += cohort.weight**2 / cohort.expected
-    assert sampler._state.cost == pytest.approx(total)
+    assert sampler._learner.state.cost == pytest.approx(total)
 
 
 def test_cohorts_cannot_be_changed():

@@ -109,9 +109,9 @@ def test_vrb():
 
 def test_vrb_mixes_less_when_there_are_more_clients_than_rounds():
     few = kvib.Sampler(kvib.Vrb(rounds=3), np.ones(N), K)
-    assert few.policy.exploration(few._state, 0).mix == 0.3
+    assert few.policy.exploration(few._learner.state, 0).mix == 0.3
     unknown = kvib.Sampler(kvib.Vrb(), np.ones(64), K)
-    mixes = [unknown.policy.exploration(unknown._state, r).mix for r in (0, 40, 100, 8191)]
+    mixes = [unknown.policy.exploration(unknown._learner.state, r).mix for r in (0, 40, 100, 8191)]
     assert mixes == pytest.approx([0.3, 0.3, 0.3, (64 / 8192) ** (1 / 3)])
 
 
@@ -222,7 +222,9 @@ def test_doubling_rule():
     assert [horizon(None, r) for r in range(9)] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
     assert horizon(500, 0) == horizon(500, 499) == 500
     sampler = kvib.Sampler(kvib.KVib(), np.ones(64), 2)
-    mixes = [sampler.policy.exploration(sampler._state, r).mix for r in (0, 31, 32, 255, 256)]
+    mixes = [
+        sampler.policy.exploration(sampler._learner.state, r).mix for r in (0, 31, 32, 255, 256)
+    ]
     assert mixes == pytest.approx([1, 1, (32 / 64) ** (1 / 3), 0.5, (32 / 512) ** (1 / 3)])
 
 
@@ -230,17 +232,17 @@ def test_gain_is_the_mean_feedback_of_the_first_round_and_then_frozen():
     sampler = kvib.Sampler(kvib.KVib(rounds=T), np.ones(N), K)
     empty = sampler.draw(available=[])
     sampler.update(empty, [])
-    assert math.isnan(sampler._state.gamma)
+    assert math.isnan(sampler._learner.state.gamma)
     first = sampler.draw(budget=N)
     sampler.update(first, [0.0, 0.0, 0.0, 0.0])  # says nothing about G
-    assert math.isnan(sampler._state.gamma)
+    assert math.isnan(sampler._learner.state.gamma)
     second = sampler.draw(budget=N)
     sampler.update(second, [4.0, 8.0, 12.0, 16.0])
     theta = (N / (T * K)) ** (1 / 3)
-    assert sampler._state.gamma == pytest.approx(2.5**2 * N / (K * theta))
+    assert sampler._learner.state.gamma == pytest.approx(2.5**2 * N / (K * theta))
     third = sampler.draw(budget=N)
     sampler.update(third, [1e6] * 4)
-    assert sampler._state.gamma == pytest.approx(2.5**2 * N / (K * theta))
+    assert sampler._learner.state.gamma == pytest.approx(2.5**2 * N / (K * theta))
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_unbiased_with_availability_and_response(monkeypatch, policy):
     """Clients are there with probability a and answer with probability r, both known."""
     a, r = np.array([0.5, 1, 1, 0.8, 1]), np.array([1, 0.6, 1, 1, 0.9])
     sampler, updates = trained(policy, kvib.independent, 2, availability=a, response=0.999)
-    sampler._response = kvib.rates.start(r, N, "response")
+    sampler._reach.response = kvib.rates.start(r, N, "response")
     norms = np.linalg.norm(updates, axis=1) if policy.needs_norms else None
     mean = np.zeros(DIM)
     for present in itertools.product([True, False], repeat=N):

@@ -1,10 +1,7 @@
 """One coin per (seed, round, key): the same for whoever tosses it, as often as it is tossed."""
 
-from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
-
-from kvib.cohort import FloatArray, IntArray
 
 
 class Admission(NamedTuple):
@@ -16,15 +13,6 @@ class Admission(NamedTuple):
 
     def __bool__(self) -> bool:
         return self.admitted
-
-
-class CheckIn(NamedTuple):
-    """A round in which clients ask."""
-
-    chances: Callable[[IntArray], FloatArray]
-    """p of these clients; 0 for those who cannot be drawn."""
-    budget: float
-    requested: float
 
 
 def coin(seed: int, round: int, key: str | int) -> float:

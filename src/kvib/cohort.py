@@ -56,8 +56,9 @@ class Cohort:
     """The part of q that was decided before the draw."""
     round: int = 0
     budget: float = float("nan")
-    """Σ expected that the draw aimed at: the requested budget, or less if few were available."""
+    """Σ expected over all who could be drawn: clients per draw, whatever the budget counts."""
     requested: float = float("nan")
+    """The budget that was asked for: clients, costs or answers; fewer may be available."""
     guarantee: Guarantee = "unbiased"
     """Of Σ coefficient·update: unbiased, consistent (q was estimated), or biased (a selector)."""
     token: str = ""

@@ -1,5 +1,6 @@
 """Draws from very many clients whose cost is that of the drawn."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +46,8 @@ class Index:
         """Made when an ordered draw first needs it."""
         self.certain = (np.empty(0, np.int64), np.empty(0, np.int64))
         """Clients at the cap, by score and by weight, as the tree has them."""
-        self.price = np.zeros(2)
-        """Σ price of all clients, and its rounding error."""
+        self.totals = np.zeros((3, 2))
+        """Σ price, score and weight of all clients, each with its rounding error."""
 
     def __len__(self) -> int:
         return len(self.main)
@@ -63,9 +64,9 @@ class Index:
         self.main.build(ids, self.scores, self.prices)
         if self.floor is not None and self.weights is not None:
             self.floor.build(ids, self.weights, self.prices)
-        self.price[:] = 0.0
+        self.totals[:] = 0.0
         for low in range(0, len(ids), CHUNK):
-            sums.add(self.price, self.prices(ids[low : low + CHUNK]))
+            self._count(ids[low : low + CHUNK])
         self._forget_sums()
 
     def insert(self, ids: IntArray) -> None:
@@ -76,7 +77,7 @@ class Index:
         self.main.insert(ids, self.scores(ids), prices)
         if self.floor is not None and self.weights is not None:
             self.floor.insert(ids, self.weights(ids), prices)
-        sums.add(self.price, prices)
+        self._count(ids)
         self._touch(ids)
 
     def remove(self, ids: IntArray) -> None:
@@ -87,15 +88,24 @@ class Index:
         self.main.remove(ids, self.scores(ids), prices)
         if self.floor is not None and self.weights is not None:
             self.floor.remove(ids, self.weights(ids), prices)
-        sums.add(self.price, -prices)
+        self._count(ids, -1)
         self._touch(ids)
 
     def change(self, ids: IntArray, old: FloatArray) -> None:
         """Scores of clients changed, from `old` to what they are now."""
         inside = self.main.place[ids] >= 0
         ids, old = ids[inside], old[inside]
-        self.main.change(ids, old, self.scores(ids), self.prices(ids))
+        new = self.scores(ids)
+        self.main.change(ids, old, new, self.prices(ids))
+        sums.add(self.totals[1], -old)
+        sums.add(self.totals[1], new)
         self._touch(ids)
+
+    def _count(self, ids: IntArray, sign: int = 1) -> None:
+        sums.add(self.totals[0], sign * self.prices(ids))
+        sums.add(self.totals[1], sign * self.scores(ids))
+        if self.weights is not None:
+            sums.add(self.totals[2], sign * self.weights(ids))
 
     def _forget_sums(self) -> None:
         self.tree = None
@@ -107,7 +117,7 @@ class Index:
     def packed(self) -> Arrays:
         """The layout, which decides what a random number means, and the sums to the last digit."""
         parts = {"main": self.main, "floor": self.floor}
-        arrays: Arrays = {"price": self.price}
+        arrays: Arrays = {"totals": self.totals}
         for name, part in parts.items():
             if part is not None:
                 arrays |= {f"{name}.{key}": array for key, array in part.packed().items()}
@@ -118,7 +128,7 @@ class Index:
         missing = set(self.packed()) - set(arrays)
         if missing:
             raise ValueError(f"not a whole kvib sampler file: the index lacks {sorted(missing)}")
-        self.price[:] = arrays["price"]
+        self.totals[:] = arrays["totals"]
         for name, part in {"main": self.main, "floor": self.floor}.items():
             if part is not None:
                 part.restore({k.split(".")[1]: v for k, v in arrays.items() if k.startswith(name)})
@@ -130,7 +140,27 @@ class Index:
         by_weight = None
         if self.floor is not None and self.weights is not None:
             by_weight = self.floor.threshold(budget, self.weights, self.prices, cap)
-        return Mixture(mix, main, min(budget / self.price.sum(), cap), by_weight, cap)
+        return Mixture(mix, main, min(budget / self.price, cap), by_weight, cap)
+
+    @property
+    def price(self) -> float:
+        """Of all clients together."""
+        return float(self.totals[0].sum())
+
+    def size(self, mixture: Mixture) -> float:
+        """Σ p: how many clients are drawn on average."""
+        explored = mixture.uniform * len(self)
+        if mixture.by_weight is not None and self.weights is not None:
+            explored = self._size(mixture.by_weight, self.weights, self.totals[2], mixture.cap)
+        main = self._size(mixture.main, self.scores, self.totals[1], mixture.cap)
+        return (1 - mixture.mix) * main + mixture.mix * explored
+
+    def _size(self, threshold: Threshold, scores: Scores, total: FloatArray, cap: float) -> float:
+        """Σ min(cap, c·score)."""
+        certain = threshold.certain
+        free = max(math.fsum([*total, *(-scores(certain))]), 0.0)
+        # c is infinite where nobody is left
+        return cap * len(certain) + (threshold.c * free if len(certain) < len(self) else 0.0)
 
     def expected(self, mixture: Mixture, ids: IntArray) -> FloatArray:
         """p of these clients, whether or not they can be drawn now."""

@@ -3,19 +3,17 @@
 import math
 import os
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from kvib import rates, saving, storage
-from kvib.checkin import Admission, CheckIn, coin
+from kvib.checkin import Admission, coin
 from kvib.checks import (
-    SMALLEST_FEEDBACK,
     all_norms,
     available_ids,
     checked_budget,
@@ -26,29 +24,23 @@ from kvib.checks import (
     cohort_norms,
     positive_weights,
 )
-from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, Guarantee, IntArray
+from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, IntArray
 from kvib.difference import Difference
 from kvib.estimation import Estimation
 from kvib.estimators import Coefficients, answers, as_rows, unbiased
 from kvib.guard import Guard
-from kvib.index import Index
+from kvib.learner import Learner, padded
 from kvib.ledger import Ledger
 from kvib.policies import Forecasts, Policy, Setting
 from kvib.population import Key, Population, listed
+from kvib.prices import Prices
 from kvib.procedures import Procedure, independent
 from kvib.randomness import generator
 from kvib.rates import EstimatedRate
+from kvib.reach import Reach
 from kvib.resting import Resting
 from kvib.sketches import Sketches
-
-
-class _Plan(NamedTuple):
-    """Who can be drawn in a round, and how often on average."""
-
-    ids: IntArray
-    expected: FloatArray
-    budget: float
-    requested: float
+from kvib.urn import Chances, Urn
 
 
 class Sampler:
@@ -105,34 +97,37 @@ class Sampler:
         self.policy = policy
         self.procedure = policy.procedure if procedure is None else procedure
         self.population = Population(weights, keys)
-        N, λ = self.population.count, self.population.raw
+        N = self.population.count
         self.seed = checked_seed(seed)
-        self._response = rates.start(response, N, "response")
-        self._availability = rates.start(availability, N, "availability")
-        self.cost = checked_cost(cost, N)
-        self.over_select = over_select
-        self.budget = checked_budget(budget, N, self.cost)
+        self._reach = Reach(response, availability, N)
+        self._prices = Prices(checked_cost(cost, N), over_select, self._reach)
+        self.budget = checked_budget(budget, N, self._prices.cost)
         self.estimator, self.guard = estimator, guard
         self.remembered = None if estimator is None else estimator.start(self.weights)
         self.usual_step = math.nan
         """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
         self.variables = checked_variables(variables, N)
-        self._usual = self.budget
-        if self._priced:
-            self._usual /= float(self._prices(np.arange(N)).mean())
-        """How many clients the budget is enough for, of average ones."""
-        self._state = policy.start(Setting(λ, self._usual, self.procedure.cap, self.variables))
+        self._clients_per_round = self.budget
+        """How many average ones the budget is enough for."""
+        if self._prices.differ:
+            self._clients_per_round /= float(self._prices.of(np.arange(N)).mean())
+        known = (self.population.raw, self._clients_per_round, self.procedure.cap, self.variables)
+        self._learner = Learner(policy, Setting(*known))
         self.sketches = Sketches(N, checked_sketch(sketch))
         self.resting = Resting(cool_down)
+        self._urn = Urn(
+            self.population,
+            self.resting,
+            self._prices,
+            self._learner,
+            self.procedure,
+            self.balanced_on,
+        )
         self._ledger = Ledger()
         self._shape: tuple[int, ...] | None = None
         self._lock = threading.RLock()
-        self._check_in: CheckIn | None = None
-        """The round that clients are checking in for."""
-        self._index: Index | None = None
-        if policy.lasting and self.procedure.by_index is not None:
-            self._index = self._indexed()
-            self._index.build(self.population.here())
+        self._check_in: Chances | None = None
+        """Of the round that clients are checking in for."""
 
     @property
     def round(self) -> int:
@@ -173,79 +168,78 @@ class Sampler:
             norms: ‖g‖ of all clients, for the policies that must know them (Optimal, AOCS).
             absent: who cannot be drawn: a list of ids, short where rounds shall be fast.
         """
-        with self._lock:
-            self._refuse_check_in("draw")
-            self._must_be_listed(available)
-            requested = self._requested(budget)
-            away = None if absent is None else available_ids(np.asarray(absent), len(self))
-            if self._index is not None and available is None and norms is None:
-                drawn, spent = self._drawn_by_index(self._index, requested, away)
-            else:
-                plan = self._plan(available, requested, norms, away)
-                drawn, spent = self._drawn_from_list(plan), plan.budget
-                self._count_available(plan.ids)
-            return self._opened(drawn, spent, requested)
+        with self._changing("draw"):
+            away = self._absent(absent)
+            with self._urn.without(away):
+                chances = self._chances(available, budget, norms)
+                drawn = chances.draw(generator(self.seed, self.round, "draw"))
+            self._count_available(available, away)
+            return self._opened(drawn, chances)
 
-    def _opened(self, drawn: Cohort, spent: float, requested: float) -> Cohort:
+    @contextmanager
+    def _changing(self, what: str) -> Iterator[None]:
+        """One thread at a time, and not while clients check in."""
+        with self._lock:
+            self._refuse_check_in(what)
+            yield
+
+    def _absent(self, absent: ArrayLike | None) -> IntArray:
+        given = np.empty(0, np.int64) if absent is None else np.asarray(absent)
+        return available_ids(given, len(self))
+
+    def _chances(
+        self, available: ArrayLike | None, budget: float | None, norms: ArrayLike | None
+    ) -> Chances:
+        """Of the coming round."""
+        self._reach.must_be_listed(available)
+        requested = self._requested(budget)
+        learner = self._informed(norms)
+        if available is None and learner is self._learner:
+            return self._urn.chances(self.round, requested)
+        ids = self._urn.eligible(available_ids(available, len(self)))
+        return self._urn.among(ids, self.round, requested, learner)
+
+    def _requested(self, budget: float | None = None) -> float:
+        return self._prices.requested(self.budget if budget is None else budget, len(self))
+
+    def _informed(self, norms: ArrayLike | None) -> Learner:
+        """What to draw with: told all norms, if the policy wants them."""
+        if norms is None:
+            if self.policy.needs_norms:
+                raise ValueError(
+                    f"{type(self.policy).__name__} must know every client's norm before it draws; "
+                    "call draw(norms=…) with all of them"
+                )
+            return self._learner
+        ids = np.arange(len(self))
+        pi = self.population.raw[ids] * all_norms(norms, len(self))
+        return self._learner.informed(pi, self._reach.at(ids), self._reach.available(ids))
+
+    def _count_available(self, available: ArrayLike | None, away: IntArray) -> None:
+        """Who was there, of those who had not left."""
+        if rates.is_known(self._reach.availability):
+            return
+        present = np.zeros(len(self), dtype=np.bool_)
+        present[available_ids(available, len(self))] = True
+        present[away] = False
+        here = self.population.here()
+        self._reach.came(here, present[here])
+
+    def _opened(self, drawn: Cohort, chances: Chances) -> Cohort:
         """A draw as the cohort of the next round."""
         cohort = replace(
             drawn,
-            response=self._reach(drawn.ids),
-            availability=rates.at(self._availability, drawn.ids),
+            response=self._reach.at(drawn.ids),
+            availability=self._reach.available(drawn.ids),
             round=self._ledger.open(),
-            budget=spent,
-            requested=requested,
-            guarantee=self._guarantee(),
+            budget=chances.budget,
+            requested=chances.requested,
+            guarantee=self._reach.guarantee,
             token=self._ledger.token,
         )
-        waiting = self.resting.add(cohort.ids, cohort.round)
-        free = self.resting.released(self._ledger.round)
-        if self._index is not None:
-            self._index.remove(waiting)
-            self._index.insert(free[self.population.is_here(free)])
+        self._urn.remove(self.resting.add(cohort.ids, cohort.round))
+        self._urn.insert(self.resting.released(self.round))
         return cohort
-
-    def _drawn_from_list(self, plan: _Plan) -> Cohort:
-        if len(plan.ids) == 0:
-            nothing = np.empty(0)
-            return Cohort(ids=plan.ids, count=plan.ids, expected=nothing, weight=nothing)
-        return self.procedure(
-            plan.expected,
-            generator(self.seed, self._ledger.round, "draw"),
-            weights=self.population.share(plan.ids),
-            ids=plan.ids,
-            variables=self.balanced_on(plan.ids),
-        )
-
-    def _drawn_by_index(
-        self, index: Index, requested: float, away: IntArray | None
-    ) -> tuple[Cohort, float]:
-        """The same law at the cost of the drawn."""
-        out = np.empty(0, np.int64) if away is None else away[index.main.place[away] >= 0]
-        index.remove(out)
-        try:
-            spent = min(requested, index.price.sum()) if len(index) else 0.0
-            ids, p = out[:0], np.empty(0)
-            if len(index):
-                mixture = self._mixture(index, spent)
-                rng = generator(self.seed, self._ledger.round, "draw")
-                assert self.procedure.by_index is not None
-                ids = self.procedure.by_index(index, mixture, rng)
-                p = index.expected(mixture, ids)
-        finally:
-            index.insert(out)
-        return self._cohort(ids, p), spent
-
-    def _cohort(self, ids: IntArray, p: FloatArray) -> Cohort:
-        """Clients that were drawn once, with these probabilities."""
-        pairs = self.procedure.pairs
-        return Cohort(
-            ids=ids,
-            count=np.ones(len(ids), np.int64),
-            expected=p,
-            weight=self.population.share(ids),
-            pairs=None if pairs is None else partial(pairs, p, np.arange(len(p))),
-        )
 
     def update(self, cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> None:
         """Learn from the norms ‖g‖ of a cohort's updates.
@@ -256,34 +250,22 @@ class Sampler:
                 from client id to norm, without those who did not answer.
         """
         values = cohort_norms(cohort, norms)
-        with self._lock:
+        with self._changing("update"):
             self._ledger.check(cohort)
-            self._refuse_check_in("update")
             self._warn_of_silence(cohort, ~np.isnan(values))
             self._learn(cohort, values)
 
     def _learn(self, cohort: Cohort, norms: FloatArray) -> None:
         answered = ~np.isnan(norms)
         if answered.any():
-            self._observe(cohort.take(answered), norms[answered])
-        self._response = rates.observe(self._response, cohort.ids, answered)
+            heard = cohort.take(answered)
+            with self._urn.changing(heard.ids):
+                self._learner.learn(heard, self.population.raw[heard.ids] * norms[answered])
+        self._reach.heard(cohort.ids, answered)
         self._ledger.close(cohort)
 
-    def _observe(self, answers: Cohort, norms: FloatArray) -> None:
-        pi = self.population.raw[answers.ids] * norms  # in units that do not move with the total
-        feedback = _feedback(pi, answers.response, answers.availability)
-        old = None if self._index is None else self._index.scores(answers.ids)
-        epoch = self.policy.epoch(self._state)
-        self._state = self.policy.observe(self._state, answers, feedback)
-        if self._index is None or old is None:
-            return
-        if self.policy.epoch(self._state) == epoch:
-            self._index.change(answers.ids, old)
-        else:
-            self._rebuild(self._index)
-
-    def _rebuild(self, index: Index) -> None:
-        index.build(np.setdiff1d(self.population.here(), self.resting.ids, assume_unique=True))
+    def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
+        self._reach.warn_of_silence(cohort, answered, stacklevel=4)
 
     def step(self, cohort: Cohort, updates: Any, coefficients: Coefficients = unbiased) -> Any:
         """The estimated step, as `kvib.estimate` but with memory and guard; learns from the round.
@@ -363,43 +345,19 @@ class Sampler:
     ) -> FloatArray:
         """Expected counts of all clients for the coming round, [N]; same arguments as `draw`."""
         with self._lock:
-            self._must_be_listed(available)
-            requested = self._requested(budget)
-            if available is None and norms is None and absent is None:
-                return self._coming(requested).chances(np.arange(len(self)))
-            away = None if absent is None else available_ids(np.asarray(absent), len(self))
-            return self._everybody(self._plan(available, requested, norms, away))
-
-    def _everybody(self, plan: _Plan) -> FloatArray:
-        """Expected counts of all clients, [N]."""
-        everybody = np.zeros(len(self))
-        everybody[plan.ids] = plan.expected
-        return everybody
-
-    def _coming(self, requested: float) -> CheckIn:
-        """Probabilities of the coming round, for as many clients as are asked about."""
-        index = self._index
-        if index is None or len(index) == 0:
-            plan = self._plan(None, requested, None, None)
-            everybody = self._everybody(plan)
-            return CheckIn(lambda ids: everybody[ids], plan.budget, requested)
-        spent = min(requested, float(index.price.sum()))
-        mixture = self._mixture(index, spent)
-
-        def chances(ids: IntArray) -> FloatArray:
-            return np.where(index.main.place[ids] >= 0, index.expected(mixture, ids), 0.0)
-
-        return CheckIn(chances, spent, requested)
+            if absent is not None:  # as a list: to look must not move anybody in the index
+                away = self._absent(absent)
+                available = np.setdiff1d(available_ids(available, len(self)), away)
+            return self._chances(available, budget, norms).of(np.arange(len(self)))
 
     def forecast(self, level: float = 0.9) -> Forecasts:
         """‖g‖ of every client in the coming round: medians, and intervals of this probability."""
         if not 0 < level < 1:
             raise ValueError(f"level={level} is not a probability between 0 and 1")
         with self._lock:
-            told = self.policy.forecast(self._state, self._ledger.round, level)
             ids = np.arange(len(self))
-            back = np.sqrt(self._reach(ids) * rates.at(self._availability, ids))
-            return Forecasts(*(back * part[: len(self)] for part in told))
+            reach = (self._reach.at(ids), self._reach.available(ids))
+            return self._learner.forecast(self.round, level, *reach)
 
     def admit(self, key: Key) -> Admission:
         """Whether the client that asks takes part in the current round, and with what coefficient.
@@ -419,10 +377,11 @@ class Sampler:
             if self._check_in is None:
                 self._open_check_in()
             assert self._check_in is not None
-            p = self._check_in.chances(ids)
+            p = self._check_in.of(ids)
             if self._coins(ids)[0] >= p[0]:
                 return Admission(False, 0.0)
-            return Admission(True, float((self.population.share(ids) / (self._reach(ids) * p))[0]))
+            reached = self._reach.at(ids) * p
+            return Admission(True, float((self.population.share(ids) / reached)[0]))
 
     def gather(self, keys: Sequence[Key]) -> Cohort:
         """End a round of check-ins: the cohort of those who asked and were admitted.
@@ -434,7 +393,7 @@ class Sampler:
         with self._lock:
             ids = np.unique(self.population.ids(keys))
             check_in = self._new_check_in() if self._check_in is None else self._check_in
-            p = check_in.chances(ids)
+            p = check_in.of(ids)
             refused = ids[self._coins(ids) >= p]
             if len(refused):
                 [name] = self.population.keys(refused[:1])
@@ -443,24 +402,25 @@ class Sampler:
                     "that admit(key) admits"
                 )
             self._check_in = None
-            return self._opened(self._cohort(ids, p), check_in.budget, check_in.requested)
+            return self._opened(self._urn.cohort(ids, p), check_in)
 
     def _open_check_in(self) -> None:
         self._check_in = self._new_check_in()
 
-    def _new_check_in(self) -> CheckIn:
+    def _new_check_in(self) -> Chances:
         """Probabilities of the coming round, for clients one by one."""
         if self.procedure is not independent:
             raise ValueError(
                 f"only independent coins can be tossed one by one, not {self.procedure!r}; make "
                 "the sampler with procedure=kvib.independent"
             )
-        if not rates.is_known(self._availability):
+        if not rates.is_known(self._reach.availability):
             raise ValueError(
                 "who does not ask is not known, so availability cannot be learned from check-ins; "
                 "give Sampler(availability=…) the probability, or leave it out"
             )
-        return self._coming(self._requested(None))
+        self._informed(None)  # or refuse
+        return self._urn.chances(self.round, self._requested())
 
     def _coins(self, ids: IntArray) -> FloatArray:
         keys = self.population.keys(ids)
@@ -497,83 +457,65 @@ class Sampler:
         given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
         names = None if keys is None else listed(keys)
         price = None if cost is None else checked_cost(np.atleast_1d(cost), len(given))
-        with self._lock:
-            self._can_change("join")
+        with self._changing("join"):
+            self._learner.takes_changes()
+            self._refuse_fixed()
             own = self.population.in_units(given)
             ids, back = self.population.prepare(names, len(given))
-            if (price is None) != (self.cost is None):
+            if (price is None) != (self._prices.cost is None):
                 raise ValueError("give newcomers a cost if, and only if, the others have one")
             fresh = ids[~back]
             self._make_room(len(self) + len(fresh))
             new = None if names is None else [names[k] for k in np.flatnonzero(~back)]
             self.population.add(fresh, own[~back], new)
-            if self.cost is not None and price is not None:
-                self.cost[ids] = price
-            self._state = self.policy.enter(self._state, fresh, own[~back])
+            if self._prices.cost is not None and price is not None:
+                self._prices.cost[ids] = price
+            self._learner.enter(fresh, own[~back])
             self.population.come_back(ids[back])
             self._weighed(ids[back], own[back])
             self._resized()
-            if self._index is not None:
-                self._index.insert(ids[~self.resting.has(ids)])
+            self._urn.insert(ids)
             return ids
 
     def leave(self, keys: Any) -> None:
         """Clients go, with their share of the objective; their history is kept for a return."""
-        with self._lock:
-            self._refuse_check_in("leave")
-            self._is_open()
+        with self._changing("leave"):
+            self._refuse_fixed()
             ids = np.unique(self.population.ids(keys))
             away = ids[~self.population.is_here(ids)]
             if len(away):
                 raise ValueError(f"client {self.population.keys(away)[0]!r} has left before")
             if len(ids) == len(self.population):
                 raise ValueError("all clients would be gone; end the run instead")
-            if self._index is not None:
-                self._index.remove(ids[self._index.main.place[ids] >= 0])
+            self._urn.remove(ids)
             self.population.leave(ids)
             self._resized()
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:
         """Weights of clients change, in the units of the weights at the beginning."""
         given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
-        with self._lock:
-            self._can_change("reweigh")
+        with self._changing("reweigh"):
+            self._learner.takes_changes()
+            self._refuse_fixed()
             own = self.population.in_units(given)
             ids = self.population.ids(keys)
             if len(ids) != len(given):
                 raise ValueError(f"{len(given)} weights for {len(ids)} clients; give one each")
             if len(np.unique(ids)) != len(ids):
                 raise ValueError("a client is listed twice; give each its one new weight")
-            inside = ids[:0]
-            if self._index is not None:
-                inside = ids[self._index.main.place[ids] >= 0]
-                self._index.remove(inside)
-            self._weighed(ids, own)
-            if self._index is not None:
-                self._index.insert(inside)
+            with self._urn.reweighing(ids):
+                self._weighed(ids, own)
 
     def _weighed(self, ids: IntArray, own: FloatArray) -> None:
-        ratio = self.population.reweigh(ids, own)
-        self._state = self.policy.reweigh(self._state, ids, own, ratio)
+        self._learner.reweigh(ids, own, self.population.reweigh(ids, own))
 
-    def _can_change(self, what: str) -> None:
-        """Refuse newcomers and new weights where they cannot be had, before anything changed."""
-        self._refuse_check_in(what)
-        self._is_open()
-        nobody, nothing = np.empty(0, np.int64), np.empty(0)
-        self._state = self.policy.enter(self._state, nobody, nothing)
-        self._state = self.policy.reweigh(self._state, nobody, nothing, nothing)
-
-    def _is_open(self) -> None:
+    def _refuse_fixed(self) -> None:
         """Refuse what has one entry per client and nobody to give newcomers theirs."""
         fixed = {
             "an estimator that remembers updates": self.remembered is not None,
             "sketches": self.sketches.size > 0,
             "variables": self.variables.shape[1] > 0,
-            "response or availability of each client": max(
-                len(self._response.known), len(self._availability.known)
-            )
-            > 1,
+            "response or availability of each client": self._reach.of_each,
         }
         for name, there in fixed.items():
             if there:
@@ -587,19 +529,15 @@ class Sampler:
         room = self.population.widen(needed)
         if room == before:
             return
-        more = room - before
-        wider = {name: _padded(getattr(self._state, name), more) for name in self.policy.per_client}
-        self._state = self._state._replace(**wider)
-        if self.cost is not None:
-            self.cost = _padded(self.cost, more)
-        self._response = rates.widened(self._response, room)
-        self._availability = rates.widened(self._availability, room)
-        if self._index is not None:
-            self._index.widen(room)
+        self._learner.widen(room - before)
+        if self._prices.cost is not None:
+            self._prices.cost = padded(self._prices.cost, room - before)
+        self._reach.widen(room)
+        self._urn.widen(room)
 
     def _resized(self) -> None:
         clients = len(self.population)
-        self._state = self.policy.resized(self._state, clients, min(self._usual, clients))
+        self._learner.resized(clients, min(self._clients_per_round, clients))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically."""
@@ -638,136 +576,3 @@ class Sampler:
         about = storage.about(arrays["header"], "sampler")
         copies = {name: np.array(array) for name, array in arrays.items()}
         return saving.restored(cls, about, copies, policy, procedure)
-
-    def _indexed(self) -> Index:
-        """An index of nobody yet."""
-        weights = None
-        if self.policy.exploration(self._state, 0).by_weight:
-            weights = self._by_price(lambda ids: self.population.raw[ids])
-        scores = self._by_price(lambda ids: self.policy.scores(self._state, ids))
-        return Index(len(self.population.raw), scores, self._prices, weights)
-
-    def _by_price(
-        self, scores: Callable[[IntArray], FloatArray]
-    ) -> Callable[[IntArray], FloatArray]:
-        """score/√price: whom to prefer when the budget is spent on prices."""
-        if not self._priced:
-            return scores
-        return lambda ids: scores(ids) / np.sqrt(self._prices(ids))
-
-    def _mixture(self, index: Index, budget: float) -> Any:
-        mix, _, _ = self.policy.exploration(self._state, self._ledger.round)
-        return index.mixture(budget, mix, self.procedure.cap)
-
-    @property
-    def _pays_for_answers(self) -> bool:
-        """Over-selection with known rates: who answers seldom costs little."""
-        return self.over_select and rates.is_known(self._response)
-
-    @property
-    def _priced(self) -> bool:
-        """Whether clients differ in what drawing them takes from the budget."""
-        return self.cost is not None or self._pays_for_answers
-
-    def _prices(self, ids: IntArray) -> FloatArray:
-        """What drawing these clients takes from the budget, [m]."""
-        price = np.ones(len(ids)) if self.cost is None else self.cost[ids]
-        return price * rates.at(self._response, ids) if self._pays_for_answers else price
-
-    def _requested(self, budget: float | None) -> float:
-        """The budget of a round, raised where it counts answers whose rate is being learned."""
-        most = math.inf if self.cost is not None else len(self)  # costs are clipped, not summed up
-        given = self.budget if budget is None else checked_budget(budget, most)
-        if self.over_select and not rates.is_known(self._response):
-            return given / rates.common(self._response)
-        return given
-
-    def _plan(
-        self,
-        available: ArrayLike | None,
-        requested: float,
-        norms: ArrayLike | None,
-        away: IntArray | None,
-    ) -> _Plan:
-        ids = self._eligible(available, away)
-        state = self._informed(norms)
-        prices = self._prices(ids) if self._priced else None
-        K = min(requested, len(ids) if prices is None else float(prices.sum()))
-        if len(ids) == 0:
-            return _Plan(ids, np.empty(0), 0.0, requested)
-        known = {"weights": self.population.share(ids), "cost": prices}
-        cap = self.procedure.cap
-        expected = self.policy.expected(state, ids, self._ledger.round, K, cap, **known)
-        # K but for rounding, or less where the policy says so (AOCS)
-        spent = float((expected if prices is None else expected * prices).sum())
-        return _Plan(ids, expected, K if math.isclose(spent, K, rel_tol=1e-9) else spent, requested)
-
-    def _eligible(self, available: ArrayLike | None, away: IntArray | None) -> IntArray:
-        """Ids that can be drawn, ascending."""
-        ids = available_ids(available, len(self))
-        out = [list(self.population.gone), self.resting.ids, [] if away is None else away]
-        excluded = np.concatenate([np.asarray(part, np.int64) for part in out])
-        return np.setdiff1d(ids, excluded) if len(excluded) else ids
-
-    def _must_be_listed(self, available: ArrayLike | None) -> None:
-        always = rates.is_known(self._availability) and (self._availability.known == 1).all()
-        if available is None and not always:
-            raise ValueError(
-                "this sampler divides by the availability of clients, so each draw must be told "
-                "who is there: draw(available=…)"
-            )
-
-    def _informed(self, norms: ArrayLike | None) -> Any:
-        """The state to draw with: with all norms, if the policy wants them."""
-        if norms is None:
-            if self.policy.needs_norms:
-                raise ValueError(
-                    f"{type(self.policy).__name__} must know every client's norm before it draws; "
-                    "call draw(norms=…) with all of them"
-                )
-            return self._state
-        ids = np.arange(len(self))
-        feedback = self.population.raw[ids] * all_norms(norms, len(self))
-        reach, availability = self._reach(ids), rates.at(self._availability, ids)
-        return self.policy.inform(self._state, _feedback(feedback, reach, availability))
-
-    def _reach(self, ids: IntArray) -> FloatArray:
-        """q: the probability that a client is available and answers."""
-        return rates.at(self._availability, ids) * rates.at(self._response, ids)
-
-    def _guarantee(self) -> Guarantee:
-        known = rates.is_known(self._response) and rates.is_known(self._availability)
-        return "unbiased" if known else "consistent"
-
-    def _count_available(self, ids: IntArray) -> None:
-        if rates.is_known(self._availability):
-            return
-        present = np.zeros(len(self), dtype=np.bool_)
-        present[ids] = True
-        self._availability = rates.observe(self._availability, np.arange(len(self)), present)
-
-    def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        certain = rates.at(self._response, cohort.ids) == 1
-        silent = int(np.count_nonzero(~answered & certain))
-        if silent and rates.is_known(self._response):
-            warnings.warn(
-                f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
-                "their response probability is 1: the estimate is too small on average; give "
-                "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it",
-                stacklevel=3,
-            )
-
-
-def _padded(array: FloatArray, more: int) -> FloatArray:
-    """Room at the end of the last axis."""
-    return np.concatenate([array, np.zeros((*array.shape[:-1], more), array.dtype)], axis=-1)
-
-
-def _feedback(pi: FloatArray, reach: FloatArray, availability: FloatArray) -> FloatArray:
-    """What policies shall learn, so that they minimise the variance that silence adds to.
-
-    Silence after the draw leaves Σπ²/(r·p) to be minimised, as if the feedback were π/√r. Of those
-    available with probability a the estimate takes π/a. With q = a·r: a·√r = √(a·q).
-    """
-    feedback = pi / np.sqrt(reach * availability)
-    return np.where(feedback < SMALLEST_FEEDBACK, 0.0, feedback)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from kvib import rates, storage
+from kvib import storage
 from kvib.cohort import Arrays
 from kvib.ledger import Ledger
 from kvib.names import PROCEDURES
@@ -59,30 +59,26 @@ def packed(sampler: "Sampler") -> Arrays:
         "sketch": sampler.sketches.size,
         "usual step": None if math.isnan(sampler.usual_step) else sampler.usual_step,
         "cool down": sampler.resting.rounds,
-        "over-select": sampler.over_select,
+        "over-select": sampler._prices.over_select,
         "population": sampler.population.about(),
-        "usual": sampler._usual,
+        "usual": sampler._clients_per_round,
         "check-in": sampler._check_in is not None,
     }
+    cost, index = sampler._prices.cost, sampler._urn.index
     parts = {
         "population": sampler.population.packed(),
         "resting": sampler.resting.packed(),
         "sketches": sampler.sketches.packed(),
-        "index": {} if sampler._index is None else sampler._index.packed(),
+        "index": {} if index is None else index.packed(),
         "estimator": {} if sampler.remembered is None else sampler.remembered.packed(),
-        "cost": {} if sampler.cost is None else {"each": sampler.cost[:N]},
-    }
-    state = {
-        field: value[..., :N] if field in sampler.policy.per_client else value
-        for field, value in sampler._state._asdict().items()
+        "cost": {} if cost is None else {"each": cost[:N]},
     }
     arrays = {
         "header": storage.header("sampler", about),
         "weights": sampler.population.raw[:N],
         "updated": np.frombuffer(bytes(ledger.updated), dtype=np.uint8),
-        **storage.pack("state", type(sampler._state)(**state)),
-        **storage.pack("response", rates.cut(sampler._response, N)),
-        **storage.pack("availability", rates.cut(sampler._availability, N)),
+        **sampler._learner.packed(N),
+        **sampler._reach.packed(N),
         "variables": sampler.variables,
         **{f"{name}.{key}": array for name, part in parts.items() for key, array in part.items()},
     }
@@ -107,22 +103,25 @@ def restored(
             f"{about['procedure']!r} is not one of kvib's procedures; give it: "
             "Sampler.load(path, procedure=…)"
         )
+    cost = arrays.get("cost.each")
+    most = math.inf if cost is None else cost.sum()  # costs may have fallen since
     sampler = cls(
         policy,
         arrays["weights"],
-        about["budget"],
+        min(about["budget"], most),
         procedure,
         seed=about["seed"],
         estimator=storage.described(about["estimator"]),
         guard=storage.described(about["guard"]),
         variables=arrays["variables"] if arrays["variables"].shape[1] else None,
         sketch=about["sketch"],
-        cost=arrays.get("cost.each"),
+        cost=cost,
         cool_down=about["cool down"],
         over_select=about["over-select"],
     )
+    sampler.budget, sampler._clients_per_round = about["budget"], about["usual"]
     # exactly as saved: normalising again may change the last digit
-    sampler.population.raw[:], sampler._usual = arrays["weights"], about["usual"]
+    sampler.population.raw[:] = arrays["weights"]
     sampler.population.restore(about["population"], storage.part(arrays, "population"))
     if sampler.sketches.size:
         sampler.sketches.restore(storage.part(arrays, "sketches"))
@@ -131,15 +130,11 @@ def restored(
     if sampler.remembered is not None:
         sampler.remembered._weights = sampler.weights
         sampler.remembered.restore(storage.part(arrays, "estimator"))
-    sampler._state = storage.unpack("state", sampler._state, arrays, len(sampler))
-    for name in ("response", "availability"):
-        fresh = getattr(sampler, f"_{name}")
-        found = storage.unpack(name, fresh, arrays, len(sampler))
-        setattr(sampler, f"_{name}", rates.checked(found, len(sampler)))
+    sampler._learner.restore(arrays, len(sampler))
+    sampler._reach.restore(arrays, len(sampler))
     sampler._ledger = Ledger(about["token"], about["round"], arrays["updated"].tobytes())
-    if sampler._index is not None:
-        sampler._index = sampler._indexed()
-        sampler._index.restore(storage.part(arrays, "index"))
+    if sampler._urn.index is not None:
+        sampler._urn.index.restore(storage.part(arrays, "index"))
     if about["check-in"]:
         sampler._check_in = sampler._new_check_in()
     return sampler

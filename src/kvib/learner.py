@@ -1,0 +1,115 @@
+"""A policy at work."""
+
+from typing import Any, Self
+
+import numpy as np
+
+from kvib import storage
+from kvib.checks import SMALLEST_FEEDBACK
+from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
+from kvib.policies import Forecasts, Policy, Setting
+
+
+class Learner:
+    """A policy and what it has learned; weights are in units that do not move with their total.
+
+    Args:
+        policy: whom to prefer.
+        setting: what it may know before the first round.
+    """
+
+    def __init__(self, policy: Policy[Any], setting: Setting) -> None:
+        self.policy, self.cap = policy, setting.cap
+        self.state = policy.start(setting)
+
+    def scores(self, ids: IntArray) -> FloatArray:
+        """How much each of these clients matters, [m]."""
+        return self.policy.scores(self.state, ids)
+
+    @property
+    def epoch(self) -> int:
+        """Changes when all scores have."""
+        return self.policy.epoch(self.state)
+
+    def expected(
+        self,
+        ids: IntArray,
+        round: int,
+        budget: float,
+        weights: FloatArray,
+        cost: FloatArray | None = None,
+    ) -> FloatArray:
+        """Expected counts for a draw among these clients, [m]; see `Policy.expected`."""
+        return self.policy.expected(
+            self.state, ids, round, budget, self.cap, weights=weights, cost=cost
+        )
+
+    def learn(self, answers: Cohort, pi: FloatArray) -> None:
+        """From λ‖g‖ of those of a cohort who answered."""
+        feedback = _feedback(pi, answers.response, answers.availability)
+        self.state = self.policy.observe(self.state, answers, feedback)
+
+    def informed(self, pi: FloatArray, reach: FloatArray, availability: FloatArray) -> Self:
+        """The same for one draw, told λ‖g‖ of all clients."""
+        other = object.__new__(type(self))
+        other.policy, other.cap = self.policy, self.cap
+        other.state = self.policy.inform(self.state, _feedback(pi, reach, availability))
+        return other
+
+    def forecast(
+        self, round: int, level: float, reach: FloatArray, availability: FloatArray
+    ) -> Forecasts:
+        """‖g‖ of every client in the coming round; learned was ‖g‖/√(q·a)."""
+        told = self.policy.forecast(self.state, round, level)
+        back = np.sqrt(reach * availability)
+        return Forecasts(*(back * part[: len(back)] for part in told))
+
+    def takes_changes(self) -> None:
+        """Refuse newcomers and new weights where the policy does, before anything changes."""
+        nobody, nothing = np.empty(0, np.int64), np.empty(0)
+        self.enter(nobody, nothing)
+        self.reweigh(nobody, nothing, nothing)
+
+    def enter(self, ids: IntArray, weights: FloatArray) -> None:
+        """Newcomers."""
+        self.state = self.policy.enter(self.state, ids, weights)
+
+    def reweigh(self, ids: IntArray, weights: FloatArray, ratio: FloatArray) -> None:
+        """New weights, and new / old."""
+        self.state = self.policy.reweigh(self.state, ids, weights, ratio)
+
+    def resized(self, clients: int, budget: float) -> None:
+        """There are now so many clients."""
+        self.state = self.policy.resized(self.state, clients, budget)
+
+    def widen(self, more: int) -> None:
+        """Room for more clients."""
+        wider = {name: padded(getattr(self.state, name), more) for name in self.policy.per_client}
+        self.state = self.state._replace(**wider)
+
+    def packed(self, clients: int) -> Arrays:
+        """As arrays."""
+        fields = {
+            name: value[..., :clients] if name in self.policy.per_client else value
+            for name, value in self.state._asdict().items()
+        }
+        return storage.pack("state", type(self.state)(**fields))
+
+    def restore(self, arrays: Arrays, clients: int) -> None:
+        """What `packed` packed."""
+        self.state = storage.unpack("state", self.state, arrays, clients)
+
+
+def padded(array: FloatArray, more: int) -> FloatArray:
+    """Room at the end of the last axis."""
+    return np.concatenate([array, np.zeros((*array.shape[:-1], more), array.dtype)], axis=-1)
+
+
+def _feedback(pi: FloatArray, reach: FloatArray, availability: FloatArray) -> FloatArray:
+    """What policies shall learn, so that they minimise the variance that silence adds to.
+
+    Silence after the draw leaves Σπ²/(r·p) to be minimised, as if the feedback were π/√r. Of those
+    available with probability a the estimate takes π/a. With q = a·r: a·√r = √(a·q).
+    """
+    feedback = pi / np.sqrt(reach * availability)
+    return np.where(feedback < SMALLEST_FEEDBACK, 0.0, feedback)

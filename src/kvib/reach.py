@@ -1,0 +1,100 @@
+"""Who is there and who answers: the two rates behind q."""
+
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kvib import rates, storage
+from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, Guarantee, IntArray
+from kvib.rates import EstimatedRate
+
+
+class Reach:
+    """q = a·r: clients are available with probability a, and who is drawn answers with r.
+
+    Args:
+        response: r: a number, one per client, or to be estimated.
+        availability: a, likewise.
+        clients: how many there are.
+    """
+
+    def __init__(
+        self,
+        response: ArrayLike | EstimatedRate,
+        availability: ArrayLike | EstimatedRate,
+        clients: int,
+    ) -> None:
+        self.response = rates.start(response, clients, "response")
+        self.availability = rates.start(availability, clients, "availability")
+
+    def at(self, ids: IntArray) -> FloatArray:
+        """q of these clients, [m]."""
+        return self.available(ids) * self.answering(ids)
+
+    def available(self, ids: IntArray) -> FloatArray:
+        """a of these clients, [m]."""
+        return rates.at(self.availability, ids)
+
+    def answering(self, ids: IntArray) -> FloatArray:
+        """r of these clients, [m]."""
+        return rates.at(self.response, ids)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What division by q gives."""
+        known = rates.is_known(self.response) and rates.is_known(self.availability)
+        return "unbiased" if known else "consistent"
+
+    @property
+    def of_each(self) -> bool:
+        """Whether rates were given client by client."""
+        return max(len(self.response.known), len(self.availability.known)) > 1
+
+    def must_be_listed(self, available: ArrayLike | None) -> None:
+        """Refuse a draw that is not told who is there, where the estimate is divided by a."""
+        always = rates.is_known(self.availability) and (self.availability.known == 1).all()
+        if available is None and not always:
+            raise ValueError(
+                "this sampler divides by the availability of clients, so each draw must be told "
+                "who is there: draw(available=…)"
+            )
+
+    def came(self, ids: IntArray, present: BoolArray) -> None:
+        """Which of these clients were there."""
+        self.availability = rates.observe(self.availability, ids, present)
+
+    def heard(self, ids: IntArray, answered: BoolArray) -> None:
+        """Which of these clients answered."""
+        self.response = rates.observe(self.response, ids, answered)
+
+    def warn_of_silence(self, cohort: Cohort, answered: BoolArray, stacklevel: int) -> None:
+        """Somebody is silent who always answers."""
+        certain = self.answering(cohort.ids) == 1
+        silent = int(np.count_nonzero(~answered & certain))
+        if silent and rates.is_known(self.response):
+            warnings.warn(
+                f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
+                "their response probability is 1: the estimate is too small on average; give "
+                "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it",
+                stacklevel=stacklevel + 1,
+            )
+
+    def widen(self, room: int) -> None:
+        """Room for more clients, who were never tried."""
+        self.response = rates.widened(self.response, room)
+        self.availability = rates.widened(self.availability, room)
+
+    def packed(self, clients: int) -> Arrays:
+        """As arrays."""
+        return {
+            **storage.pack("response", rates.cut(self.response, clients)),
+            **storage.pack("availability", rates.cut(self.availability, clients)),
+        }
+
+    def restore(self, arrays: Arrays, clients: int) -> None:
+        """What `packed` packed."""
+        self.response, self.availability = (
+            rates.checked(storage.unpack(name, fresh, arrays, clients), clients)
+            for name, fresh in (("response", self.response), ("availability", self.availability))
+        )

@@ -1,0 +1,214 @@
+"""Who can be drawn now, and how often on average."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.index import Index
+from kvib.learner import Learner
+from kvib.population import Population
+from kvib.prices import Prices
+from kvib.procedures import Procedure
+from kvib.resting import Resting
+
+_NOBODY = np.empty(0, np.int64)
+
+
+class Chances(NamedTuple):
+    """Of the clients in the coming round."""
+
+    of: Callable[[IntArray], FloatArray]
+    """E[count] of these clients, [m]; 0 for those who cannot be drawn."""
+    draw: Callable[[np.random.Generator], Cohort]
+    budget: float
+    """Σ E[count]: what was requested, or less where few can be drawn."""
+    requested: float
+    """In clients, or in costs or answers where the budget is in those."""
+
+
+class Urn:
+    """The clients that can be drawn: those who are here, do not rest and are not absent.
+
+    Where policy and procedure allow it they are kept in an index, and a draw costs no more than
+    that of the drawn; else every draw looks at all of them.
+
+    Args:
+        population: who there is.
+        resting: who waits.
+        prices: what drawing a client takes from the budget.
+        learner: whom to prefer.
+        procedure: how to draw.
+        balanced_on: what the procedure shall keep the totals of.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        resting: Resting,
+        prices: Prices,
+        learner: Learner,
+        procedure: Procedure,
+        balanced_on: Callable[[IntArray], FloatArray | None],
+    ) -> None:
+        self._population, self._resting = population, resting
+        self._prices, self._learner, self._procedure = prices, learner, procedure
+        self._balanced_on = balanced_on
+        self._absent = _NOBODY
+        self.index: Index | None = None
+        if learner.policy.lasting and procedure.by_index is not None:
+            self.index = self._new_index()
+            self.index.build(population.here())
+
+    def chances(self, round: int, requested: float) -> Chances:
+        """Of everybody in it."""
+        if self.index is None or len(self.index) == 0:
+            return self.among(self.eligible(np.arange(self._population.count)), round, requested)
+        return self._by_index(self.index, round, requested)
+
+    def among(
+        self, ids: IntArray, round: int, requested: float, learner: Learner | None = None
+    ) -> Chances:
+        """Of these clients, who can be drawn.
+
+        Args:
+            ids: ascending.
+            round: the coming one.
+            requested: the budget.
+            learner: another than the urn's.
+        """
+        weights = self._population.share(ids)
+        prices = self._prices.of(ids) if self._prices.differ else None
+        K = min(requested, len(ids) if prices is None else float(prices.sum()))
+        expected, size = np.empty(0), 0.0
+        if len(ids):
+            learner = self._learner if learner is None else learner
+            expected = learner.expected(ids, round, K, weights, prices)
+            size = float(expected.sum())
+            if math.isclose(size, K, rel_tol=1e-9):  # but for rounding
+                size = K
+
+        def of(some: IntArray) -> FloatArray:
+            everybody = np.zeros(self._population.count)
+            everybody[ids] = expected
+            return everybody[some]
+
+        def draw(rng: np.random.Generator) -> Cohort:
+            if len(ids) == 0:
+                return self.cohort(ids, expected)
+            return self._procedure(
+                expected, rng, weights=weights, ids=ids, variables=self._balanced_on(ids)
+            )
+
+        return Chances(of, draw, size, requested)
+
+    def _by_index(self, index: Index, round: int, requested: float) -> Chances:
+        """The same law at the cost of the drawn."""
+        spent = min(requested, index.price)
+        policy, state = self._learner.policy, self._learner.state
+        mixture = index.mixture(spent, policy.exploration(state, round).mix, self._procedure.cap)
+
+        def of(ids: IntArray) -> FloatArray:
+            return np.where(index.main.place[ids] >= 0, index.expected(mixture, ids), 0.0)
+
+        def draw(rng: np.random.Generator) -> Cohort:
+            assert self._procedure.by_index is not None
+            ids = self._procedure.by_index(index, mixture, rng)
+            return self.cohort(ids, index.expected(mixture, ids))
+
+        size = index.size(mixture) if self._prices.differ else spent
+        return Chances(of, draw, size, requested)
+
+    def cohort(self, ids: IntArray, expected: FloatArray) -> Cohort:
+        """Clients that were drawn once."""
+        pairs = self._procedure.pairs
+        return Cohort(
+            ids=ids,
+            count=np.ones(len(ids), np.int64),
+            expected=expected,
+            weight=self._population.share(ids),
+            pairs=None if pairs is None else partial(pairs, expected, np.arange(len(ids))),
+        )
+
+    def eligible(self, ids: IntArray) -> IntArray:
+        """Those of them who can be drawn, ascending."""
+        gone = np.fromiter(self._population.gone, np.int64)
+        out = np.concatenate([gone, self._resting.ids, self._absent])
+        return np.setdiff1d(ids, out) if len(out) else ids
+
+    @contextmanager
+    def without(self, absent: IntArray) -> Iterator[None]:
+        """For one draw these clients cannot be drawn."""
+        out = self._inside(absent)
+        self._absent = absent
+        self._take_out(out)
+        try:
+            yield
+        finally:
+            self._absent = _NOBODY
+            self._put_in(out)
+
+    @contextmanager
+    def changing(self, ids: IntArray) -> Iterator[None]:
+        """What is learned meanwhile changes the scores of these clients, or of all."""
+        index = self.index
+        if index is None:
+            yield
+            return
+        old, epoch = index.scores(ids), self._learner.epoch
+        yield
+        if self._learner.epoch == epoch:
+            index.change(ids, old)
+        else:
+            self.rebuild()
+
+    @contextmanager
+    def reweighing(self, ids: IntArray) -> Iterator[None]:
+        """The weights of these clients change meanwhile."""
+        inside = self._inside(ids)
+        self._take_out(inside)
+        yield
+        self._put_in(inside)
+
+    def remove(self, ids: IntArray) -> None:
+        """They cannot be drawn from now on."""
+        self._take_out(self._inside(ids))
+
+    def insert(self, ids: IntArray) -> None:
+        """They can be drawn again, or now; unless they left or rest."""
+        here = ids[self._population.is_here(ids)]
+        self._put_in(here[~self._resting.has(here)])
+
+    def rebuild(self) -> None:
+        """The index anew."""
+        if self.index is not None:
+            self.index.build(self.eligible(np.arange(self._population.count)))
+
+    def widen(self, room: int) -> None:
+        """Room for more clients."""
+        if self.index is not None:
+            self.index.widen(room)
+
+    def _inside(self, ids: IntArray) -> IntArray:
+        return ids[:0] if self.index is None else ids[self.index.main.place[ids] >= 0]
+
+    def _take_out(self, ids: IntArray) -> None:
+        if self.index is not None:
+            self.index.remove(ids)
+
+    def _put_in(self, ids: IntArray) -> None:
+        if self.index is not None:
+            self.index.insert(ids)
+
+    def _new_index(self) -> Index:
+        """Of nobody yet."""
+        policy, state = self._learner.policy, self._learner.state
+        weights = None
+        if policy.exploration(state, 0).by_weight:
+            weights = self._prices.preferring(lambda ids: self._population.raw[ids])
+        scores = self._prices.preferring(self._learner.scores)
+        return Index(len(self._population.raw), scores, self._prices.of, weights)
