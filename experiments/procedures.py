@@ -6,6 +6,10 @@
 Every few rounds all clients train, and the variance of the step is computed from the Gram matrix
 of their updates: exactly for independent draws, by Monte Carlo for the others. Written to
 results/procedures-TASK.json, one row per measured round. Needs NumPy, and torch for a CNN.
+
+The run is of the recommended combination. A memory beside it only watches, so that all ways share
+one policy's probabilities. With --learning a second sampler remembers and learns from ‖g − βh‖, as
+`recommended(remember=True)` does: it draws and trains clients of its own, and moves nothing.
 """
 
 import argparse
@@ -22,6 +26,7 @@ import numpy as np
 import kvib
 from kvib import metrics
 from kvib.lab.runs import ENGINES, FORMAT, Machine, environment, make_task
+from kvib.lab.variances import LEARNING
 from kvib.randomness import generator
 from kvib.sim import LocalSGD, SoftmaxRegression
 from kvib.sim.local import plan
@@ -50,20 +55,13 @@ def measure(
     sampler: kvib.Sampler, memory: Any, U: Any, engine: Any, t: int, draws: int
 ) -> dict[str, float]:
     """Variances with the probabilities that the sampler has for the coming round."""
-    ids, weights = np.arange(len(sampler)), sampler.weights
-    p, outer = sampler.probabilities(), np.outer(weights, weights)
-    gram = engine.gram(U) * outer
-    rest = engine.gram(memory.residuals(ids, U)) * outer
-    variables = sampler.balanced_on(ids)
+    gram, rest = gram_of(sampler, U, engine), left(sampler, memory, U, engine)
 
     def variance(procedure: kvib.Procedure, A: Any) -> float:
-        rng = generator(0, t, f"procedures {procedure!r}")
-        given = {"draws": draws, "rng": rng, "variables": variables}
-        return metrics.variance(p, procedure=procedure, gram=A, **given).value
+        return noise(sampler, procedure, A, t, draws)
 
-    own = variance(kvib.independent, gram)
     rows = {
-        "independent": own,
+        "independent": variance(kvib.independent, gram),
         "pivotal": variance(kvib.pivotal, gram),
         "balanced": variance(kvib.balanced, gram),
         "difference": variance(kvib.independent, rest),
@@ -72,8 +70,26 @@ def measure(
     return {**rows, "beta": memory.beta, "full step": float(gram.sum())}
 
 
+def gram_of(sampler: kvib.Sampler, U: Any, engine: Any) -> Any:
+    """⟨λg, λg⟩ of all pairs of clients, [N, N]."""
+    return engine.gram(U) * np.outer(sampler.weights, sampler.weights)
+
+
+def left(sampler: kvib.Sampler, memory: Any, U: Any, engine: Any) -> Any:
+    """The same of what a memory leaves to be sampled."""
+    return gram_of(sampler, memory.residuals(np.arange(len(sampler)), U), engine)
+
+
+def noise(sampler: kvib.Sampler, procedure: kvib.Procedure, A: Any, t: int, draws: int) -> float:
+    """The variance of a draw with this sampler's probabilities, given a Gram matrix."""
+    rng = generator(0, t, f"procedures {procedure!r}")
+    on = sampler.balanced_on(np.arange(len(sampler)))
+    given = {"gram": A, "draws": draws, "rng": rng, "variables": on}
+    return metrics.variance(sampler.probabilities(), procedure=procedure, **given).value
+
+
 def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
-    """Recommended sampling, with a memory beside it that only watches."""
+    """Recommended sampling, with a memory beside it that only watches, or also one that is used."""
     task = make_task(options.task, options.tasks)
     local = LocalSGD(options.learning_rate, options.batch_size, options.epochs)
     machine = Machine(options.device, None, options.tasks)
@@ -82,11 +98,21 @@ def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
     model = engine.initial(options.seed)
     sampler = kvib.recommended(task.weights, options.budget, seed=options.seed)
     memory = kvib.Difference().start(sampler.weights)
+    given = {"remember": True, "seed": options.seed}
+    learner = kvib.recommended(task.weights, options.budget, **given) if options.learning else None
     for t in range(options.rounds):
         if t % options.every == 0:
             U = everybody(engine, model, task, options.seed, t)
-            yield {"round": t, **measure(sampler, memory, U, engine, t, options.draws)}
+            row = {"round": t, **measure(sampler, memory, U, engine, t, options.draws)}
+            if learner is not None:
+                rest = left(learner, learner.remembered, U, engine)
+                for way, procedure in zip(LEARNING, (kvib.independent, kvib.balanced), strict=True):
+                    row[way] = noise(learner, procedure, rest, t, options.draws)
+            yield row
             del U
+        if learner is not None:
+            drawn = learner.draw()
+            learner.step(drawn, updates_of(engine, model, task, drawn.ids, options.seed, t))
         cohort = sampler.draw()
         updates = updates_of(engine, model, task, cohort.ids, options.seed, t)
         memory.keep(cohort, updates)
@@ -106,6 +132,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draws", type=int, default=2000, help="of the Monte Carlo")
+    parser.add_argument("--learning", action="store_true", help="a policy that remembers, too")
     parser.add_argument("--device")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--tasks", type=Path)

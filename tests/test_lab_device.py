@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from kvib.lab import variances
 from kvib.lab.pool import play_all
 from kvib.lab.runs import Machine, play
 from kvib.lab.tables import collect
@@ -116,9 +117,15 @@ def test_noise_of_procedures_is_measured_on_the_same_updates(tmp_path):
     """The script for a GPU, at tiny size: without memory there is no difference to estimate."""
     script = Path(__file__).parents[1] / "experiments/procedures.py"
     given = ["synthetic", "--rounds", "4", "--every", "3", "--draws", "200", "--out", tmp_path]
+    given += ["--learning"]
     subprocess.run([sys.executable, script, *map(str, given)], check=True, timeout=120)
     first, later = json.loads((tmp_path / "procedures-synthetic.json").read_text())["rows"]
     assert first["difference"] == first["independent"]
     assert later["beta"] > 0
     assert later["difference"] < later["independent"]
     assert 0.7 < later["pivotal"] / later["independent"] < 1.3
+    found = variances.load(tmp_path / "procedures-synthetic")
+    assert found.ways == (*variances.WAYS, *variances.LEARNING)
+    assert first["difference, learning"] == first["independent"]  # nothing is remembered yet
+    assert later["difference, learning"] < later["independent"]
+    assert later["difference, learning"] != later["difference"]  # it has its own probabilities

@@ -116,14 +116,17 @@ def as_released(label):
 def test_the_released_mean_has_the_right_weights_in_the_wrong_order():
     coefficients = as_released("uniform as released").coefficients
     ones, weight = np.ones(4, int), np.array([0.1, 0.2, 0.3, 0.4])
-    orders = set()
+    orders, apart = set(), 0
     for t in range(20):
         cohort = kvib.Cohort(ids=np.arange(4), count=ones, expected=ones, weight=weight, round=t)
+        other = kvib.Cohort(ids=np.arange(1, 5), count=ones, expected=ones, weight=weight, round=t)
         given = coefficients(cohort)
+        apart += given.tolist() != coefficients(other).tolist()  # of another seed
         assert given.tolist() == coefficients(cohort).tolist()  # also after a restart
         assert np.sort(given) == pytest.approx(weight)
         orders.add(tuple(given))
     assert len(orders) > 10
+    assert apart > 10
 
 
 def test_the_released_solver_takes_no_square_root():
@@ -340,8 +343,9 @@ def test_files_that_are_no_experiment(tmp_path):
     (tmp_path / "latin.toml").write_bytes("title = 'é'".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin.toml is not a TOML file"):
         read(tmp_path / "latin.toml")
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.toml"):
-        read(tmp_path / "nowhere.toml")
+    for path in (tmp_path / "nowhere.toml", tmp_path):
+        with pytest.raises(ValueError, match=rf"no experiment file {path} \(.*; see kvib list"):
+            read(path)
 
 
 # Policies and estimators of your own
@@ -365,6 +369,14 @@ class Bare(kvib.Policy):
 
 def halved(cohort):
     return cohort.coefficients / 2
+"""
+
+
+WRONG = """
+@dataclass(frozen=True)
+class Wrong(Mine):
+    def scores(self, state, ids):
+        return ids + None
 """
 
 
@@ -397,6 +409,13 @@ def test_a_run_does_not_depend_on_where_its_policy_lies(tmp_path):
     assert a["sampler"]["estimator"] == "mine.py:halved"
 
 
+def test_an_edited_policy_is_another(tmp_path):
+    before = next(own(tmp_path).runs()).config()
+    assert next(own(tmp_path, OWN + "\n# edited\n").runs()).config() != before
+    assert next(own(tmp_path).runs()).config() == before
+    assert "files" not in next(tiny.experiment(tmp_path).runs()).config()["sampler"]
+
+
 @pytest.mark.parametrize(
     ("text", "name", "file", "said"),
     [
@@ -407,6 +426,10 @@ def test_a_run_does_not_depend_on_where_its_policy_lies(tmp_path):
         (OWN, "Bare", "mine.py", "policy: .*mine.py:Bare is not a dataclass that extends"),
         (OWN, "Demanding", "mine.py", "options of .*mine.py:Demanding: .*missing.*'wanted'"),
         (OWN.replace("float = 1.0", "str = 'a'"), "Mine", "mine.py", "power must be of type str"),
+        ("class Mine(:\n", "Mine", "mine.py", "mine.py cannot be imported: SyntaxError: "),
+        ("import nosuch\n", "Mine", "mine.py", "mine.py cannot be imported: ModuleNotFoundErr"),
+        ("{}[1]\n", "Mine", "mine.py", "mine.py cannot be imported: KeyError: 1"),
+        (OWN + WRONG, "Wrong", "mine.py", "sampler 'a': TypeError: unsupported operand"),
     ],
     ids=[
         "no such name",
@@ -416,6 +439,10 @@ def test_a_run_does_not_depend_on_where_its_policy_lies(tmp_path):
         "no dataclass",
         "options missing",
         "option of another type",
+        "no Python inside",
+        "an import that fails",
+        "a file that fails",
+        "a policy that fails",
     ],
 )
 def test_mistakes_in_a_policy_of_your_own(tmp_path, text, name, file, said):
@@ -426,3 +453,6 @@ def test_mistakes_in_a_policy_of_your_own(tmp_path, text, name, file, said):
 def test_an_estimator_of_your_own_is_a_function(tmp_path):
     with pytest.raises(ValueError, match=r"'a': estimator: .*mine\.py:HALF is not a function"):
         own(tmp_path, OWN + "HALF = 0.5\n", estimator="mine.py:HALF")
+    for body, said in (("0.5", "gives not one number per client"), ("c.x", "AttributeError: ")):
+        with pytest.raises(ValueError, match=f"sampler 'a': .*{said}"):
+            own(tmp_path, OWN + f"def half(c): return {body}\n", estimator="mine.py:half")

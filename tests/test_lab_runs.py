@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,6 +275,23 @@ def test_workers_do_not_outlive_a_killed_command(tmp_path):
             os.kill(worker, signal.SIGKILL)
 
 
+def test_environments_of_all_starts(tmp_path, monkeypatch):
+    """What the first rounds were played with is not forgotten when another machine goes on."""
+    run = next(tiny.experiment(tmp_path).runs())
+    commits = iter(["first", "first", "second"])
+    monkeypatch.setattr(lab_runs, "_commit", lambda: next(commits))
+    path = tmp_path / run.name / "environment.json"
+    told = []
+    for stop in (True, True, False):
+        play(run, tmp_path, ONE, deadline=time.monotonic() if stop else np.inf)
+        told.append(json.loads(path.read_text()))
+    assert [about["commit"] for about in told] == ["first"] * 3
+    assert "later" not in told[1]
+    [later] = told[2]["later"]
+    assert (later["commit"], later["device"]) == ("second", "cpu")
+    assert outcome(tmp_path / run.name, run).finished
+
+
 # Many at once
 
 
@@ -404,18 +422,20 @@ def test_folders_of_another_engine_or_precision(played, tmp_path, key, other):
     assert outcome(folder, elsewhere).finished
 
 
-def test_folders_that_tell_where_the_policy_lay(played, tmp_path):
-    """Which other machines do not share."""
-    run, folder = copied(played, tmp_path)
-    (tmp_path / "failing.py").write_text(FAILING)
-    own = replace(run, sampler=replace(run.sampler, policy=f"{tmp_path}/failing.py:Failing"))
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    config["sampler"]["policy"] = "elsewhere/failing.py:Failing"
-    path.write_text(json.dumps(config))
-    assert outcome(folder, own).finished
+def test_folders_of_an_edited_policy(tmp_path):
+    """Where it lies is of no matter, what it says is."""
+    line = '{label = "a", policy = "failing.py:Failing", procedure = "independent"}'
+    runs = []
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "failing.py").write_text(FAILING)
+        changes = (f"samplers=[{line}]", "rounds=2", "seeds=[0]")
+        runs += tiny.experiment(tmp_path / place, *changes).runs()
+    play(runs[0], tmp_path, ONE)
+    assert outcome(tmp_path / runs[1].name, runs[1]).finished
+    (tmp_path / "there/failing.py").write_text(FAILING.replace("seen enough", "enough"))
     with pytest.raises(ValueError, match=r"another configuration \(sampler differ\)"):
-        outcome(folder, run)
+        outcome(tmp_path / runs[1].name, runs[1])
 
 
 def test_folders_of_another_version(played, tmp_path):
@@ -449,6 +469,27 @@ def test_torn_folders(played, tmp_path, name, content):
     (folder / name).write_text(content)
     with pytest.raises(ValueError, match=r"is not a whole run folder .*; remove it"):
         outcome(folder, run)
+
+
+def test_folders_whose_sampler_is_none(played, tmp_path):
+    run, folder = copied(played, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    for junk in (3, {"policy": 3}):
+        (folder / "config.json").write_text(json.dumps({**config, "sampler": junk}))
+        with pytest.raises(ValueError, match=r"another configuration \(sampler differ\)"):
+            outcome(folder, run)
+
+
+@pytest.mark.parametrize("name", ["rounds.parquet", "environment.json"])
+def test_finished_folders_that_lost_a_file(played, tmp_path, name):
+    given, runs, out = played
+    shutil.copytree(out / "tiny", tmp_path / "tiny")
+    path = tmp_path / "tiny" / runs[1].name / name
+    said = rf"{path.parent} is not a whole run folder \(.*{name}.*; remove it"
+    for content in (b"junk", None):
+        path.write_bytes(content) if content else path.unlink()
+        with pytest.raises(ValueError, match=said):
+            collect(given, runs, tmp_path, tmp_path / "table")
 
 
 def test_folders_not_begun(played, tmp_path):

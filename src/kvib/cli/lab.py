@@ -6,12 +6,14 @@ What needs matplotlib is imported by the commands that draw: the others work wit
 import math
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Column, Table
+from rich.text import Text
 
 from kvib.cli.screen import console, progress_bar, say
 from kvib.lab import experiment as files
@@ -89,21 +91,32 @@ def reproduce(
     """Run experiments and draw their figures, into out/ (results/ stays as it is committed)."""
     from kvib.lab import figures
 
-    found = [path for path in sorted(EXPERIMENTS.glob("*.toml")) if _matches(path.stem, name)]
+    deadline = time.monotonic() + stop_after
+    paths = {path.stem: path for path in _experiments()}
     drawn = [figure for figure in figures.FIGURES if _matches(figure, name)]
+    needed = [need for figure in drawn for need in figures.FIGURES[figure].needs]
+    found = dict.fromkeys([*(stem for stem in paths if _matches(stem, name)), *needed])
     if not found and not drawn:
-        known = sorted({p.stem for p in EXPERIMENTS.glob("*.toml")} | set(figures.FIGURES))
+        known = sorted({*paths, *figures.FIGURES})
         raise ValueError(f"nothing is called {name!r}; there are {', '.join(known)}")
     place = _quick(out.parent / "results", quick)
-    for path in found:
-        given = _read(path, (), None, quick)
-        if given.gpu and device is None:
-            _borrow(given, place)
+    done = 0
+    for wanted in found:
+        given = _read(paths[wanted], (), None, quick) if wanted in paths else None
+        if given is None:
+            _borrow(wanted, place, f"has no file in {EXPERIMENTS}")
             continue
-        _play(given, _quick(out, quick), place / given.name, Machine(device), processes, stop_after)
+        if given.gpu and device is None:
+            _borrow(wanted, place, "is for a GPU: give --device cuda to run it")
+            continue
+        left = max(0.0, deadline - time.monotonic())
+        _play(given, _quick(out, quick), place / wanted, Machine(device), processes, left)
+        done += 1
     folder = _quick(out.parent / "figures", quick)
     for line in drawn:
-        _draw(line, place, folder, ("png", "pdf"), optional=True)
+        done += _draw(line, place, folder, ("png", "pdf"), optional=True)
+    if not done:
+        raise ValueError(f"nothing of {name} could be run or drawn here; the lines above say why")
 
 
 def report(
@@ -126,34 +139,59 @@ def report(
 def list_experiments(
     results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
 ) -> None:
-    """Show what there is, how long it took, and whether there are results."""
-    experiments = [files.read(path) for path in sorted(EXPERIMENTS.glob("*.toml"))]
-    widest = max((len(given.name) for given in experiments), default=0)  # to be typed as they are
+    """Show what there is, about how long it takes, and whether there are results.
+
+    How long is known from the results: on a CPU shared among the cores of this machine, as if they
+    were as fast as those that made them; on a GPU as it took there, one run at a time.
+    """
+    paths = _experiments()
+    widest = max(len(path.stem) for path in paths)  # names are to be typed as they are
     names = Column("experiment", no_wrap=True, min_width=widest)
     what = Column("what", overflow="fold")
-    table = Table(names, what, "runs", "rounds", "took", "results", box=None, pad_edge=False)
-    for given in experiments:
-        count = len(list(given.runs()))
-        took, state = "–", "none"
-        if tables.file(results / given.name, "json").exists():
-            runs = tables.load_about(results / given.name)["runs"].values()
-            state = f"{len(runs)} of {count}"
-            device = next(iter(runs))["device"]
-            took = f"{sum(r['seconds'] for r in runs) / 60:.0f} min of {device}"
-        table.add_row(given.name, given.title, str(count), str(given.rounds), took, state)
+    table = Table(names, what, "runs", "rounds", "about", "results", box=None, pad_edge=False)
+    for path in paths:
+        try:
+            given = files.read(path)
+            count = len(list(given.runs()))
+            state, long = _known(results / path.stem)
+        except ValueError as error:  # one mistake must not hide the others
+            table.add_row(path.stem, Text(str(error)))
+            continue
+        done = f"{state} of {count}" if state else "none"
+        table.add_row(path.stem, Text(given.title), str(count), str(given.rounds), long, done)
     console.print(table)
 
 
-def _draw(name: str, results: Path, out: Path, formats: tuple[str, ...], *, optional: bool) -> None:
-    """One figure; where it is one of many, its results may be missing."""
+def _experiments() -> list[Path]:
+    found = sorted(EXPERIMENTS.glob("*.toml"))
+    if not found:
+        raise ValueError(f"there are no files {EXPERIMENTS}/*.toml here; go to a clone of kvib")
+    return found
+
+
+def _known(path: Path) -> tuple[int, str]:
+    """How many runs have results, and about how long all of these take."""
+    if not tables.file(path, "json").exists():
+        return 0, "–"
+    runs = list(tables.load_about(path, "runs")["runs"].values())
+    minutes = sum(run["seconds"] for run in runs) / 60
+    devices = sorted({run["device"] for run in runs} - {"cpu"})
+    if devices:
+        return len(runs), f"{minutes:.0f} min of {devices[0]}"
+    return len(runs), f"{minutes / (os.cpu_count() or 1):.0f} min here"
+
+
+def _draw(name: str, results: Path, out: Path, formats: tuple[str, ...], *, optional: bool) -> bool:
+    """One figure; where it is one of many, its results may be missing: then it is not drawn."""
     from kvib.lab import figures
 
     missing = figures.missing(name, results)
     if missing and optional:
         say(f"{name}: left out, no results of {', '.join(missing)}")
-        return
+        return False
     for path in figures.draw(name, results, out, formats):
         say(str(path))
+    return True
 
 
 def _read(path: Path, changes: tuple[str, ...], seeds: str | None, quick: bool) -> Experiment:
@@ -183,14 +221,14 @@ def _matches(name: str, wanted: str) -> bool:
     return wanted in ("all", name) or name.startswith(f"{wanted}-")
 
 
-def _borrow(given: Experiment, place: Path) -> None:
-    """Results of a GPU stand for those that nobody wants to wait for on a CPU."""
-    source = RESULTS / given.name
-    say(f"{given.name} is for a GPU: give --device cuda to run it; taking {source}")
-    place.mkdir(parents=True, exist_ok=True)
-    for path in (tables.file(source, "parquet"), tables.file(source, "json")):
-        if path.exists():
-            shutil.copy(path, place)
+def _borrow(name: str, place: Path, why: str) -> None:
+    """Committed results stand for those that nobody wants to wait for, or that no file plays."""
+    here = [tables.file(RESULTS / name, suffix) for suffix in ("parquet", "json")]
+    here = [path for path in here if path.exists()]
+    say(f"{name} {why}; " + (f"taking {RESULTS / name}" if here else f"{RESULTS} holds none"))
+    for path in here:
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
 
 
 def _play(
@@ -205,6 +243,8 @@ def _play(
 
     check(given, machine)
     runs = list(given.runs())
+    if processes is not None and processes < 1:
+        raise ValueError(f"--processes {processes}: give at least 1")
     if processes is None:
         processes = 1 if machine.device is not None else os.cpu_count() or 1
     if processes > 1:

@@ -13,6 +13,17 @@ import kvib
 from kvib import metrics
 from kvib.lab import tables, toy
 from kvib.lab.rates import TARGET, at_best_rates
+from kvib.lab.seeds import (
+    count,
+    listed,
+    mean,
+    over,
+    ranged,
+    rounds_to,
+    spread,
+    total,
+    within,
+)
 from kvib.lab.tables import AbsentError, Results
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
@@ -45,6 +56,17 @@ class Claim:
     command: str
     read: Callable[[Path], Any] = paired
 
+    def row(self, results: Path) -> str:
+        """Of a table: what was said, what was measured, the verdict, why, the command."""
+        finding = self.finding(results)
+        if finding is None:
+            known = "no" if tables.missing(self.needs, results) else "too few"
+            told = (f"{known} results of {', '.join(self.needs)} yet", "open", "")
+        else:
+            told = (finding.measured, f"**{finding.verdict}**", finding.reason)
+        says = f"{self.says} ({self.where})" if self.where else self.says
+        return f"| {' | '.join((says, *told))} | `{self.command}` |\n"
+
     def finding(self, results: Path) -> Finding | None:
         """None where results are missing, or where they cannot tell."""
         try:
@@ -53,101 +75,16 @@ class Claim:
             return None
 
 
-# Reading tables
-
-
-def per_seed(results: Results, label: str, column: str, value: pl.Expr) -> np.ndarray:
-    """A number of every seed of a sampler, seeds ascending, [seeds]."""
-    results.check(column)
-    rows = results.table.filter(pl.col("label") == label)
-    if rows.is_empty():
-        raise AbsentError(f"the results hold no rounds of {label}")
-    return rows.group_by("seed").agg(value.alias("value")).sort("seed")["value"].to_numpy()
-
-
-def total(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:
-    """The sum over measured rounds from `since` on, [seeds]; infinite for a run that ended early:
-    it has fewer to sum."""
-    last = results.measured(column)[-1]
-    reached = pl.col("round").filter(pl.col(column).is_not_null()).max() == last
-    summed = pl.col(column).filter(pl.col("round") >= since).cast(pl.Float64).sum()
-    return per_seed(results, label, column, pl.when(reached).then(summed).otherwise(np.inf))
-
-
-def mean(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:
-    """The same over the number of measured rounds, [seeds]."""
-    return total(results, label, column, since) / (results.measured(column) >= since).sum()
-
-
-def rounds_to(results: Results, label: str, column: str, target: float) -> np.ndarray:
-    """The first round of every seed with the column at the target (accuracy from below, losses
-    from above), [seeds]; infinite where it was not reached."""
-    met = pl.col(column) >= target if column == "accuracy" else pl.col(column) <= target
-    first = pl.col("round").filter(met).min().cast(pl.Float64).fill_null(np.inf)
-    return per_seed(results, label, column, first)
-
-
-def over(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a/b of every seed; NaN where both are infinite: neither is better."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        quotient: np.ndarray = a / b
-    return quotient
-
-
-def spread(values: np.ndarray, form: str = ".3g", done: str = "reached") -> str:
-    """Mean ± standard deviation; where some are infinite, how many are not."""
-    if not np.isfinite(values).all():
-        return f"{done} by {np.isfinite(values).sum()} of {len(values)} seeds"
-    if len(values) == 1:
-        return f"{values[0]:{form}}"
-    return f"{values.mean():{form}} ± {values.std(ddof=1):{form}}"
-
-
-T_95 = (12.71, 4.303, 3.182, 2.776)
-"""Student's t at 97.5 % with 1, 2, 3, 4 degrees of freedom."""
-
-
-def interval(values: np.ndarray) -> tuple[float, float]:
-    """Of 95 % for the mean of up to five seeds, if they are normal; everything where one cannot
-    tell."""
-    if len(values) < 2 or not np.isfinite(values).all():
-        return -np.inf, np.inf
-    half = T_95[len(values) - 2] * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean() - half), float(values.mean() + half)
-
-
-def ranged(values: np.ndarray, form: str = ".2f", done: str = "reached") -> str:
-    """The mean with its interval; as `spread` where there is none."""
-    low, high = interval(values)
-    if not np.isfinite(low):
-        return spread(values, form, done)
-    return f"{values.mean():{form}} ({low:{form}} to {high:{form}})"
-
-
-def listed(values: dict[str, np.ndarray], form: str = ".3g", done: str = "reached") -> str:
-    """Everybody's mean ± standard deviation."""
-    return "; ".join(f"{label} {spread(numbers, form, done)}" for label, numbers in values.items())
-
-
-def lowest(values: dict[str, np.ndarray], ours: str, tie: float = 1.0) -> str:
+def lowest(values: dict[str, np.ndarray], ours: str) -> str:
     """Whether one line is below all others: on every seed, on average, or not."""
     others = [numbers for label, numbers in values.items() if label != ours]
     if not all(map(len, values.values())):
         return NOT
-    if all((values[ours] < tie * numbers).all() for numbers in others):
+    if all((values[ours] < numbers).all() for numbers in others):
         return REPRODUCED
     if all(values[ours].mean() < numbers.mean() for numbers in others):
         return PARTLY
     return NOT
-
-
-def seeds(values: dict[str, np.ndarray]) -> str:
-    """How many there were."""
-    count = max(map(len, values.values()))
-    return "one seed" if count == 1 else f"{count} seeds"
-
-
-# The claims
 
 
 def example_1(_: list[Results]) -> Finding:
@@ -195,7 +132,7 @@ def least(column: str, what: str) -> Callable[[list[Results]], Finding]:
 
     def judge(given: list[Results]) -> Finding:
         [results] = given
-        T = results.about["experiment"]["rounds"]
+        T = results.experiment["rounds"]
         labels = (*BASELINES, "OSMD", "K-Vib", "by size")
         sums = {label: total(results, label, column) for label in labels}
         late = {label: total(results, label, column, since=T // 2) for label in labels}
@@ -212,7 +149,7 @@ def least(column: str, what: str) -> Callable[[list[Results]], Finding]:
             few = f"{early:.0%} of K-Vib's falls in the first {first}"
             reason = f"{few}, when it has learned little; {reason}"
         return Finding(
-            f"{what} over T = {T}: {listed(sums, done='finished')} ({seeds(sums)})",
+            f"{what} over T = {T}: {listed(sums, done='finished')} ({count(sums)})",
             whole if whole != NOT or half == NOT else PARTLY,
             reason,
         )
@@ -228,21 +165,27 @@ def converges(given: list[Results]) -> Finding:
     first = {label: rounds_to(results, label, "train_loss", target) for label in labels}
     known = {label: first[label] for label in (*BASELINES, "K-Vib")}
     ends = {label: mean(results, label, "train_loss", since=late) for label in labels}
-    few = results.about["experiment"]["rounds"] - late
+    few = results.experiment["rounds"] - late
     return Finding(
-        f"rounds to training loss {target}: {listed(first, '.0f')} ({seeds(first)})",
+        f"rounds to training loss {target}: {listed(first, '.0f')} ({count(first)})",
         lowest(known, "K-Vib"),
-        f"the target lies where K-Vib has learned little. Mean training loss of the last {few} "
-        "rounds: " + ", ".join(f"{label} {end.mean():.3f}" for label, end in ends.items()),
+        f"the training loss is known {every(results, 'train_loss')}; the target lies where K-Vib "
+        f"has learned little. Mean training loss of the last {few} rounds: "
+        + ", ".join(f"{label} {end.mean():.3f}" for label, end in ends.items()),
     )
+
+
+def every(results: Results, column: str) -> str:
+    """How often it was measured: nothing is known more exactly than that."""
+    rounds = results.experiment[tables.EVERY[column]]
+    return "every round" if rounds == 1 else f"every {rounds} rounds"
 
 
 def slope(results: Results, label: str) -> tuple[np.ndarray, float]:
     """Mean regret of a round for every K, and the exponent of K that fits best; NaN if none can."""
     regrets = []
     for K in budgets(results):
-        part = Results(results.table.filter(pl.col("budget") == K), results.about)
-        regrets.append(mean(part, label, "regret").mean())
+        regrets.append(mean(results.where(budget=K), label, "regret").mean())
     regret = np.array(regrets)
     if (regret <= 0).any() or not np.isfinite(regret).all():
         return regret, float("nan")
@@ -309,10 +252,9 @@ def times_faster(claimed: float) -> Callable[[list[Results]], Finding]:
         faster = float(ratios.mean())
         return Finding(
             f"rounds to 75 %: {listed(first, '.0f')}; uniform / K-Vib {ranged(ratios)} "
-            f"({seeds(first)})",
+            f"({count(first)})",
             REPRODUCED if faster >= 0.9 * claimed else PARTLY if faster >= 1.2 else NOT,
-            f"accuracy is known every {results.about['experiment']['evaluate_every']} rounds; "
-            + room(results),
+            f"accuracy is known {every(results, 'accuracy')}; {room(results)}",
         )
 
     return judge
@@ -336,7 +278,7 @@ def no_better(labels: Sequence[str]) -> Callable[[list[Results]], Finding]:
         told, verdicts, ours = [], [], []
         for results in given:
             uniform = rounds_to(results, "uniform", "accuracy", 0.75)
-            name = results.about["experiment"]["name"]
+            name = results.experiment["name"]
             for label in labels:
                 ratio = over(rounds_to(results, label, "accuracy", 0.75), uniform)
                 told.append(f"{name} {label} {ranged(ratio)}")
@@ -355,47 +297,39 @@ def no_better(labels: Sequence[str]) -> Callable[[list[Results]], Finding]:
     return judge
 
 
-def within(ratios: list[np.ndarray]) -> str:
-    """Whether so few seeds can tell any of these from 1."""
-    spans = [interval(ratio) for ratio in ratios]
-    if all(-np.inf < low <= 1 <= high for low, high in spans):
-        return "none differs from 1 by more than its seeds do (95 %)"
-    return ""
+def over_uniform(given: list[Results], label: str, late: bool) -> list[np.ndarray]:
+    """Training loss over uniform's in every experiment: of the last tenth, or of the whole run."""
+    ratios = []
+    for results in given:
+        since = results.last_tenth("train_loss") if late else 0
+        ours, theirs = (total(results, who, "train_loss", since) for who in (label, "uniform"))
+        ratios.append(over(ours, theirs))
+    return ratios
 
 
 def avare(given: list[Results]) -> Finding:
     """Final training loss of Avare against uniform, v1, v2, v3."""
-    told, ratios = [], []
-    for results in given:
-        late = results.last_tenth("train_loss")
-        ratio = over(
-            *(total(results, label, "train_loss", since=late) for label in ("Avare", "uniform"))
-        )
-        ratios.append(ratio)
-        told.append(f"{results.about['experiment']['name']} {ranged(ratio, '.3f', 'finished')}")
-    gains = [float(ratio.mean()) for ratio in ratios]
-    right = gains[0] < 0.98 and gains[1] < 0.98
-    return Finding(
-        f"training loss of the last tenth over uniform's: {'; '.join(told)}",
-        REPRODUCED if right and gains[2] > 0.98 else PARTLY if right else NOT,
-        within(ratios),
-    )
+    ratios = over_uniform(given, "Avare", late=True)
+    v1, v2, v3 = (float(ratio.mean()) for ratio in ratios)
+    right = v1 < 0.98 and v2 < 0.98
+    verdict = REPRODUCED if right and v3 > 0.98 else PARTLY if right else NOT
+    told = f"training loss of the last tenth over uniform's: {named(given, ratios)}"
+    return Finding(told, verdict, within(ratios))
 
 
 def narrows(given: list[Results]) -> Finding:
     """K-Vib's training loss over uniform's over the run, v1, v2, v3."""
-    told, ratios = [], []
-    for results in given:
-        ratio = over(*(total(results, label, "train_loss") for label in ("K-Vib", "uniform")))
-        ratios.append(ratio)
-        told.append(f"{results.about['experiment']['name']} {ranged(ratio, '.3f', 'finished')}")
-    gains = [float(ratio.mean()) for ratio in ratios]
-    ordered = gains[0] < gains[1] < gains[2] and gains[0] < 0.98
-    return Finding(
-        f"area under the training loss over uniform's: {'; '.join(told)}",
-        REPRODUCED if ordered else PARTLY if gains[0] < 0.98 else NOT,
-        within(ratios),
-    )
+    ratios = over_uniform(given, "K-Vib", late=False)
+    v1, v2, v3 = (float(ratio.mean()) for ratio in ratios)
+    verdict = REPRODUCED if v1 < v2 < v3 and v1 < 0.98 else PARTLY if v1 < 0.98 else NOT
+    told = f"area under the training loss over uniform's: {named(given, ratios)}"
+    return Finding(told, verdict, within(ratios))
+
+
+def named(given: list[Results], ratios: list[np.ndarray]) -> str:
+    """Means and intervals with the names of their experiments."""
+    pairs = zip(given, ratios, strict=True)
+    return "; ".join(f"{r.experiment['name']} {ranged(x, '.3f', 'finished')}" for r, x in pairs)
 
 
 def own_rates(given: list[Results]) -> Finding:
@@ -411,7 +345,7 @@ def own_rates(given: list[Results]) -> Finding:
     ratios = over(first["uniform"], first["K-Vib"])
     return Finding(
         f"rounds to {TARGET:.0%}: {listed(first, '.0f')}; uniform / K-Vib {ranged(ratios)} "
-        f"({seeds(first)})",
+        f"({count(first)})",
         lowest(known, "K-Vib"),
         edge(results, best),
     )
@@ -419,7 +353,7 @@ def own_rates(given: list[Results]) -> Finding:
 
 def edge(results: Results, best: Results) -> str:
     """How far the grid of learning rates could tell which is the best."""
-    rates = results.about["experiment"]["local"]["learning_rates"]
+    rates = results.experiment["local"]["learning_rates"]
     top = best.table.group_by("label").agg(pl.col("learning_rate").first())
     low = top.filter(pl.col("learning_rate") < max(rates))["label"].sort().to_list()
     many = ", ".join(f"{rate:g}" for rate in rates)
@@ -436,7 +370,7 @@ def released(given: list[Results]) -> Finding:
     right = rounds_to(correct, "FedAvg (self-normalised)", "accuracy", 0.75)
     theirs = first["uniform as released"]
     return Finding(
-        f"rounds to 75 % on v3: {listed(first, '.0f')} ({seeds(first)}); FedAvg done right "
+        f"rounds to 75 % on v3: {listed(first, '.0f')} ({count(first)}); FedAvg done right "
         f"{spread(right, '.0f')}",
         "a possible cause" if theirs.mean() > 1.2 * right.mean() else "no cause",
         "weights paired with the wrong updates slow their uniform baseline; seen on v3 only, where "

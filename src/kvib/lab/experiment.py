@@ -1,5 +1,6 @@
 """An experiment: one TOML file, read into frozen configuration, with errors that name the key."""
 
+import hashlib
 import importlib.util
 import sys
 import tomllib
@@ -15,8 +16,7 @@ import kvib
 from kvib.cohort import FloatArray, IntArray
 from kvib.estimators import Coefficients
 from kvib.lab.configuration import change, filled, one_of, typed
-from kvib.memory import Memory
-from kvib.names import POLICIES, PROCEDURES
+from kvib.names import CONFIGURATIONS, POLICIES, PROCEDURES
 from kvib.policies import Policy
 from kvib.procedures import Procedure
 from kvib.sim import LocalSGD, ServerAdam, ServerSGD, ServerYogi, prepared
@@ -31,11 +31,7 @@ SERVERS: dict[str, Callable[..., ServerOptimiser]] = {
     "adam": ServerAdam,
     "yogi": ServerYogi,
 }
-MEMORIES: dict[str, Callable[[], Memory]] = {
-    "LastUpdates": kvib.LastUpdates,
-    "GroupMeans": kvib.GroupMeans,
-    "LargestEntries": kvib.LargestEntries,
-}
+MEMORIES = ("LastUpdates", "GroupMeans", "LargestEntries")
 ENGINES = ("auto", "linear", "torch", "ray")
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -67,6 +63,12 @@ class SamplerConfig:
     guard: float | None = None
     sketch: int = 0
     knows_sizes: bool = False
+
+    @property
+    def files(self) -> list[Path]:
+        """One's own that it names."""
+        named = (self.policy, self.estimator)
+        return [Path(name.rsplit(":", 1)[0]) for name in named if ":" in name]
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,12 @@ class Experiment:
         for rate in self.local.learning_rates:
             _ = replace(first, learning_rate=rate).local
         for sampler in self.samplers:
-            run = replace(first, sampler=sampler)
+            caught = Exception if sampler.files else ValueError  # one's own file may raise anything
             try:
-                _ = run.coefficients
-                _rehearse(run)
-            except ValueError as error:
-                raise ValueError(f"sampler {sampler.label!r}: {error}") from error
+                _rehearse(replace(first, sampler=sampler))
+            except caught as error:
+                reason = error if isinstance(error, ValueError) else told(error)
+                raise ValueError(f"sampler {sampler.label!r}: {reason}") from error
 
     def _check_lists(self) -> None:
         """None is empty, and no two runs have one folder."""
@@ -188,8 +190,12 @@ class Run:
         whole = asdict(self.experiment)
         keys = ("task", "rounds", "server", "evaluate_every", "train_loss_every", "exact_every")
         local = {key: whole["local"][key] for key in ("batch_size", "epochs", "prox")}
-        sampler = without_folders(asdict(self.sampler))
+        sampler = asdict(self.sampler)
         del sampler["label"], sampler["seeds"]
+        for key in ("policy", "estimator"):  # where one's own file lies differs between machines,
+            sampler[key] = Path(sampler[key]).name
+        if self.sampler.files:  # but edited it is another
+            sampler["files"] = {file.name: _digest(file) for file in self.sampler.files}
         for key in ("memory", "guard", "sketch", "knows_sizes"):  # younger than run folders
             if sampler[key] == getattr(SamplerConfig, key):
                 del sampler[key]
@@ -227,15 +233,13 @@ class Run:
     def sampler_of(self, weights: FloatArray, sizes: IntArray) -> kvib.Sampler:
         """For clients with these weights and numbers of samples."""
         given = self.sampler
-        if given.memory is not None:
-            one_of(MEMORIES, given.memory, "memory")
         return kvib.Sampler(
             self.policy(),
             weights,
             self.budget,
             self.procedure,
             seed=self.seed,
-            estimator=None if given.memory is None else kvib.Difference(MEMORIES[given.memory]()),
+            estimator=None if given.memory is None else remembering(given.memory),
             guard=None if given.guard is None else kvib.Guard(given.guard),
             sketch=given.sketch,
             variables=sizes if given.knows_sizes else None,
@@ -265,18 +269,19 @@ class Run:
         return server
 
 
+def remembering(name: str) -> kvib.Difference:
+    """With a memory of kvib's."""
+    one_of(MEMORIES, name, "memory")
+    return kvib.Difference(CONFIGURATIONS[name]())
+
+
 def folder_name(label: str) -> str:
     """A label as a part of a folder's name."""
     return "".join(c if c.isalnum() else "-" for c in label.lower())
 
 
-def without_folders(sampler: dict[str, Any]) -> dict[str, Any]:
-    """A sampler's configuration with "folder/file.py:Name" as "file.py:Name".
-
-    Where the file lies decides nothing, and differs between machines.
-    """
-    files = ("policy", "estimator")
-    return {key: Path(value).name if key in files else value for key, value in sampler.items()}
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _check_folders(key: str, given: Iterable[tuple[Any, str]]) -> None:
@@ -295,11 +300,13 @@ def _is_policy(made: Any) -> bool:
 
 
 def _rehearse(run: Run) -> None:
-    """Two rounds with a few unequal clients: whether policy and procedure go together."""
-    policy, norms = run.policy(), np.arange(1.0, 9.0)
+    """Two rounds with a few unequal clients: whether all parts of a sampler go together."""
+    policy, norms, weighted = run.policy(), np.arange(1.0, 9.0), run.coefficients
     sampler = replace(run, budget=3).sampler_of(norms, np.arange(1, 9))
     for _ in range(2):
         cohort = sampler.draw(norms=norms if policy.needs_norms else None)
+        if np.shape(weighted(cohort)) != cohort.ids.shape:
+            raise ValueError(f"estimator: {run.sampler.estimator} gives not one number per client")
         sampler.update(cohort, norms[cohort.ids])
 
 
@@ -307,6 +314,8 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Experiment:
     """An experiment file, with changes such as "rounds=50" or "local.batch_size=10"."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"no experiment file {path} ({error.strerror}); see kvib list") from error
     except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError
         raise ValueError(f"{path} is not a TOML file: {error}") from error
     for words in changes:
@@ -348,7 +357,15 @@ def found(table: Mapping[str, Any], name: str, key: str) -> Any:
         raise ValueError(f"{key}: {file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look up their annotations
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{key}: {file} cannot be imported: {told(error)}") from error
     if not hasattr(module, attribute):
         raise ValueError(f"{key}: {file} has no {attribute}")
     return getattr(module, attribute)
+
+
+def told(error: Exception) -> str:
+    """What somebody else's code raised, as one line."""
+    return f"{type(error).__name__}: {error}"

@@ -1,6 +1,6 @@
 """Figures as functions of result files: mean and deviation over seeds, their number on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from kvib.lab import tables, toy
 from kvib.lab import variances as ways
-from kvib.lab.claims import rounds_to
 from kvib.lab.rates import TARGET, at_best_rates, best_rate
+from kvib.lab.seeds import rounds_to
 from kvib.lab.tables import Results
-from kvib.lab.variances import WAYS, Variances
+from kvib.lab.variances import Variances
 from kvib.sim.text.partition import tail_sizes
 from kvib.sim.text.tasks import TAIL_SEED
 
@@ -104,10 +104,10 @@ def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = Fals
     if cumulative:
         table = table.with_columns(pl.col(column).cum_sum().over("label", "seed"))
     for k, label in enumerate(results.labels):
-        rows = (
-            table.filter(pl.col("label") == label)
-            .group_by("round", maintain_order=True)
-            .agg(pl.col(column).mean().alias("mean"), pl.col(column).std().alias("std"))
+        own = Results(table, results.about).where(label=label)
+        own.check_alike()
+        rows = own.table.group_by("round", maintain_order=True).agg(
+            pl.col(column).mean().alias("mean"), pl.col(column).std().alias("std")
         )
         x, mean = rows["round"].to_numpy(), rows["mean"].to_numpy()
         if len(x) == 0:
@@ -122,11 +122,11 @@ def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = Fals
     axis.set_xlabel("round")
 
 
-def finish(figure: Figure, results: Results, title: str | None = None) -> Figure:
-    """Title with the number of seeds, one legend for all panels."""
-    told = title or results.about["experiment"]["title"]
-    figure.suptitle(f"{told}\nmean ± standard deviation of {seeds_of(results.table)}", fontsize=9)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
+def finish(figure: Figure, results: Results, legend: int = 0) -> Figure:
+    """Title with the number of seeds, the legend of one panel for all."""
+    told, many = results.experiment["title"], seeds_of(results.table)
+    figure.suptitle(f"{told}\nmean ± standard deviation of {many}", fontsize=9)
+    handles, labels = figure.axes[legend].get_legend_handles_labels()
     columns = min(6, len(labels))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
@@ -151,10 +151,10 @@ def training(other: str, label: str) -> Draw:
     def drawing(given: list[Results]) -> Figure:
         [results] = given
         figure, (train, beside) = panels(2, width=4.2)
-        curves(train, results, "train_loss")
-        curves(beside, results, other)
         train.set(ylabel="training loss", yscale="log")
         beside.set(ylabel=label)
+        curves(train, results, "train_loss")
+        curves(beside, results, other)
         return finish(figure, results)
 
     return drawing
@@ -181,12 +181,10 @@ def tails(given: list[Results]) -> Figure:
 TAILS = ((20_000, "documents of AG News"), (12_000, "blocks of newswire"))
 
 
-def against_budget(given: list[Results]) -> Figure:
-    """Regret of K-Vib, then regret and variance of everybody, against K."""
-    [results] = given
+def means_of_budgets(results: Results) -> pl.DataFrame:
+    """Means and deviations over seeds of the mean regret and variance of a round."""
     results.check("regret", "variance")
-    figure, (own, regret, variance) = panels(3)
-    means = (
+    return (
         results.table.filter(pl.col("variance").is_not_null())
         .group_by("label", "budget", "seed")
         .agg(pl.col("regret").mean(), pl.col("variance").mean())
@@ -199,6 +197,13 @@ def against_budget(given: list[Results]) -> Figure:
         )
         .sort("budget")
     )
+
+
+def against_budget(given: list[Results]) -> Figure:
+    """Regret of K-Vib, then regret and variance of everybody, against K."""
+    [results] = given
+    means = means_of_budgets(results)
+    figure, (own, regret, variance) = panels(3)
     for k, label in enumerate(results.labels):
         rows = means.filter(pl.col("label") == label)
         for axis, column in ((regret, "regret"), (variance, "variance")):
@@ -209,11 +214,7 @@ def against_budget(given: list[Results]) -> Figure:
     regret.set(ylabel="mean dynamic regret", xlabel="budget K", yscale="symlog")
     regret.set_yscale("symlog", linthresh=1e-5)
     variance.set(ylabel="mean variance", xlabel="budget K", yscale="log")
-    finish(figure, results)
-    figure.legends[0].remove()
-    handles, labels = regret.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
-    return figure
+    return finish(figure, results, legend=1)
 
 
 def _bars(axis: Axes, rows: pl.DataFrame, column: str, label: str, shade: Any) -> None:
@@ -230,15 +231,48 @@ def _bars(axis: Axes, rows: pl.DataFrame, column: str, label: str, shade: Any) -
     )
 
 
+def forecasts_against_budget(given: list[Results]) -> Figure:
+    """Regret and variance of our own samplers against K."""
+    [results] = given
+    means = means_of_budgets(results)
+    figure, axes = panels(2, width=4.2)
+    for axis, column in zip(axes, ("regret", "variance"), strict=True):
+        shown = means.filter(pl.col(column) > 1e-12)  # with everybody drawn there is none
+        for k, label in enumerate(results.labels):
+            rows = shown.filter(pl.col("label") == label)
+            _bars(axis, rows, column, label, colour(label, k))
+        axis.set(ylabel=f"mean {column} of a round", xlabel="budget K", xscale="log", yscale="log")
+    return finish(figure, results)
+
+
 def gamma(given: list[Results]) -> Figure:
     """Regret and variance."""
     [results] = given
-    every = results.about["experiment"]["exact_every"]
-    figure, (regret, variance) = panels(2, width=4.2)
+    figure, axes = panels(2, width=4.2)
+    regret_and_variance(axes, results)
+    return finish(figure, results)
+
+
+def regret_and_variance(axes: Sequence[Axes], results: Results) -> None:
+    """Over the rounds, in two panels."""
+    regret, variance = axes
+    every = results.experiment["exact_every"]
     regret.set(yscale="log", ylabel=f"cumulative dynamic regret (every {every} rounds)")
     variance.set(yscale="log", ylabel="exact variance of the estimate")
     curves(regret, results, "regret", cumulative=True)
     curves(variance, results, "variance")
+
+
+def every_budget(given: list[Results]) -> Figure:
+    """Regret and variance, two panels for every K."""
+    [results] = given
+    budgets = results.experiment["budgets"]
+    figure, axes = panels(2 * len(budgets))
+    for k, K in enumerate(budgets):
+        pair = axes[2 * k : 2 * k + 2]
+        regret_and_variance(pair, results.where(budget=K))
+        for axis in pair:
+            axis.set_title(f"K = {K:g}", fontsize=8)
     return finish(figure, results)
 
 
@@ -249,7 +283,7 @@ def sizes(given: list[Results]) -> Figure:
         samples = np.array(results.about["sizes"])
         axis.fill_between(np.arange(len(samples)), samples, step="mid", color=COLOURS["K-Vib"])
         tenth = samples[: max(1, len(samples) // 10)].sum() / samples.sum()
-        task = results.about["experiment"]["task"]
+        task = results.experiment["task"]
         told = f"{task}: {len(samples):,} clients, {samples.sum():,} samples\n"
         axis.set_title(f"{told}the largest tenth holds {tenth:.0%}", fontsize=8)
         axis.set(xlabel="client, by size", ylabel="training samples", yscale="log")
@@ -262,12 +296,11 @@ def best_rates(given: list[Results]) -> Figure:
     figure, (curve, rounds) = panels(2, width=4.6, height=3.0)
     curve.set(ylabel="test accuracy at the best rate of each", ylim=(0.7, 1))
     curves(curve, at_best_rates(results), "accuracy")
-    best, T = best_rate(results), results.about["experiment"]["rounds"]
+    best, T = best_rate(results), results.experiment["rounds"]
     for k, (label, rate) in enumerate(best.items()):
         shade = colour(label, results.labels.index(label))
-        for other in results.about["experiment"]["local"]["learning_rates"]:
-            at = Results(results.table.filter(pl.col("learning_rate") == other), results.about)
-            first = rounds_to(at, label, "accuracy", TARGET)
+        for other in results.experiment["local"]["learning_rates"]:
+            first = rounds_to(results.where(learning_rate=other), label, "accuracy", TARGET)
             face = shade if other == rate else "none"
             reached = first[np.isfinite(first)]
             rounds.scatter(reached, np.full(len(reached), k), s=14, color=shade, facecolors=face)
@@ -283,7 +316,7 @@ def ways_to_draw(given: list[Variances]) -> Figure:
     """Variance of every way to draw over that of independent draws, a panel per task."""
     figure, axes = panels(len(given), width=3.2)
     for axis, variances in zip(axes, given, strict=True):
-        for k, way in enumerate(WAYS):
+        for k, way in enumerate(variances.ways):
             axis.plot(variances.rounds, variances.ratio(way), color=f"C{k}", label=way)
         axis.axhline(1, color="black", linewidth=0.6)
         axis.set_title(f"{variances.task}, K = {variances.about['options']['budget']:g}")
@@ -330,7 +363,8 @@ PAPER: dict[str, Drawing] = {
         ("synthetic-released",),
         losses,
         "What the authors' released scripts do (weights paired with the wrong updates, no square "
-        "root), beside what the paper says.",
+        "root; not the one probability above 1 that their solver leaves), beside what the paper "
+        "says.",
     ),
     "femnist-data": Drawing(
         ("femnist-v1", "femnist-v2", "femnist-v3"), sizes, "The three levels of imbalance, rebuilt."
@@ -364,6 +398,15 @@ BEYOND: dict[str, Drawing] = {
         "Forecasting follows the oracle; remembering leaves it behind: the oracle is the best only "
         "among those that forget.",
     ),
+    "beyond-budgets": Drawing(
+        ("beyond-budgets",),
+        forecasts_against_budget,
+        "From few clients a round to all: with everybody drawn there is neither regret nor "
+        "variance to show.",
+    ),
+    "beyond-synthetic-1-1": Drawing(
+        ("beyond-synthetic-1-1",), every_budget, "Local models and data differ too."
+    ),
     "beyond-equal": Drawing(
         ("beyond-equal",), gamma, "Nothing to know in advance: norms have to be learned."
     ),
@@ -374,8 +417,9 @@ BEYOND: dict[str, Drawing] = {
         ("procedures-synthetic", "procedures-femnist-400", "procedures-femnist-iid"),
         ways_to_draw,
         "Exact for independent draws, with and without memory; Monte Carlo for the others, whose "
-        "jitter from round to round is mostly its error. A memory that only watched the run: its β "
-        "is learned, the probabilities are those without it.",
+        "jitter from round to round is mostly its error. The memory only watched the run: its β is "
+        "learned, the probabilities are those without it; “learning”, where it was measured, has "
+        "the probabilities of a policy that learns from what its memory leaves.",
         ways.load,
     ),
 }

@@ -27,9 +27,7 @@ def best_rate(results: Results) -> dict[str, float]:
 def at_best_rates(results: Results) -> Results:
     """Only the runs of every sampler at its own best learning rate."""
     own = [
-        results.table.filter(
-            pl.col("label") == label, (pl.col("learning_rate") - rate).abs() < 1e-12
-        )
+        results.where(label=label, learning_rate=rate).table
         for label, rate in best_rate(results).items()
     ]
     return Results(pl.concat(own), results.about)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvib.lab import figures, tables
+from kvib.lab import figures
 from kvib.lab.claims import CLAIMS
 
 HEAD = """# The paper, claim by claim
@@ -19,21 +19,9 @@ for the mean; everybody has the unbiased estimator unless it says otherwise. Eac
 
 def page(results: Path) -> str:
     """The whole page."""
-    rows = []
-    for claim in CLAIMS:
-        finding = claim.finding(results)
-        if finding is None:
-            known = "no" if tables.missing(claim.needs, results) else "too few"
-            absent = f"{known} results of {', '.join(claim.needs)} yet"
-            cells = [f"{claim.says} ({claim.where})", absent, "open", "", f"`{claim.command}`"]
-        else:
-            told = (finding.measured, f"**{finding.verdict}**", finding.reason)
-            cells = [f"{claim.says} ({claim.where})", *told, f"`{claim.command}`"]
-        rows.append("| " + " | ".join(cells) + " |")
-    text = "Text experiments (AG News, CC-News) | not run yet | open | | |"
-    parts = [HEAD + "\n".join([*rows, f"| {text}"]) + "\n"]
-    parts += drawn(figures.PAPER, results)
-    return "".join(parts)
+    rows = [claim.row(results) for claim in CLAIMS]
+    text = "| Text experiments (AG News, CC-News) | not run yet | open | | |\n"
+    return "".join([HEAD, *rows, text, *drawn(figures.PAPER, results)])
 
 
 def drawn(drawings: dict[str, figures.Drawing], results: Path) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import kvib
-from kvib.lab.experiment import Experiment, Run, without_folders
-from kvib.lab.tables import write_rounds
+from kvib.lab.experiment import Experiment, Run
+from kvib.lab.tables import read_part, torn_run, write_rounds
 from kvib.sim import (
     DivergedError,
     LinearEngine,
@@ -90,7 +90,7 @@ def play(
         return done
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.json", {"format": FORMAT, "label": run.sampler.label, **run.config()})
-    _write(folder / "environment.json", {**environment(machine), **_how(run)})
+    _write(folder / "environment.json", _starts(folder, {**environment(machine), **_how(run)}))
     simulation = _simulation(run, machine)
     diverged = None
     try:
@@ -115,12 +115,11 @@ def outcome(folder: Path, run: Run) -> Outcome | None:
     """What a folder says of this run; None if it was not begun."""
     if not (folder / "config.json").exists():
         return None
-    config = _read(folder / "config.json")
+    config = read_part(folder / "config.json")
     if config.get("format") != FORMAT:
         raise ValueError(f"{folder} is of another version of kvib; give another --out")
-    config["sampler"] = without_folders(config.get("sampler", {}))
     wanted = {**run.config(), **_how(run)}
-    said = {**_how(run), **_read(folder / "environment.json"), **config}  # older: not said
+    said = {**_how(run), **read_part(folder / "environment.json"), **config}  # older: not said
     differs = [key for key, value in wanted.items() if said.get(key) != value]
     if differs:
         raise ValueError(
@@ -128,9 +127,9 @@ def outcome(folder: Path, run: Run) -> Outcome | None:
             "--out, or remove it"
         )
     try:
-        return Outcome(**{"rounds": 0, "finished": False, **_read(folder / "outcome.json")})
+        return Outcome(**{"rounds": 0, "finished": False, **read_part(folder / "outcome.json")})
     except TypeError as error:
-        raise ValueError(f"{folder} is not a whole run folder ({error}); remove it") from error
+        raise torn_run(folder, error) from error
 
 
 def _how(run: Run) -> dict[str, str]:
@@ -186,12 +185,29 @@ def environment(machine: Machine) -> dict[str, Any]:
     return about
 
 
+def _starts(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """The environment in which a run was first started, and of later starts those that differ."""
+    first = read_part(folder / "environment.json")
+    if not first:
+        return now
+    later = first.pop("later", [])
+    if now not in (first, *later):
+        later.append(now)
+    return {**first, "later": later} if later else first
+
+
 def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    """Of the code; -dirty where the code or an experiment is not what the commit says."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+        dirty = "-dirty" if _git("status", "--porcelain", "--", ":/src", ":/experiments") else ""
+        return _git("describe", "--always") + dirty
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
 
 
 def _simulation(run: Run, machine: Machine) -> Simulation:
@@ -256,21 +272,6 @@ ENGINES: dict[str, Callable[[Task, LocalSGD, Machine, str], Engine]] = {
     "torch": _torch,
     "ray": _ray,
 }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A file of a run folder; empty if it was not written yet."""
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
-        content = error
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"{path.parent} is not a whole run folder ({path.name}: {content}); remove it"
-        )
-    return content
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

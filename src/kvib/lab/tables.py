@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 FORMAT = 1
-EARLIER_FLOOR = ("35fab94",)
-"""Commits whose Forecast had another floor than it has now."""
-EARLIER = (
-    "\nForecast with its floor of before a46e615 ([what changed](beyond.md#an-earlier-floor)).\n"
-)
 KEYS = ["label", "budget", "learning_rate", "seed", "round"]
 EVERY = {
     "loss": "evaluate_every",
@@ -50,10 +45,14 @@ def read_rounds(folder: Path) -> "pl.DataFrame":
     """The rounds of one run, whoever wrote them."""
     import polars as pl
 
-    if not (folder / "rounds.parquet").exists():
+    if (folder / "rounds.npz").exists():
         _, arrays = storage.read(folder / "rounds.npz", "rounds")
         return _frame(records.unpacked(arrays))
-    frame, blank = pl.read_parquet(folder / "rounds.parquet"), Record(round=0, clients=0)
+    try:
+        frame = pl.read_parquet(folder / "rounds.parquet")
+    except (FileNotFoundError, pl.exceptions.PolarsError) as error:
+        raise torn_run(folder, f"rounds.parquet: {error}") from error
+    blank = Record(round=0, clients=0)
     absent = [name for name in SCALARS if name not in frame.columns]  # an older kvib's
     filled = frame.with_columns(pl.lit(getattr(blank, name)).alias(name) for name in absent)
     return filled.select(*SCALARS, *RAGGED)
@@ -80,15 +79,35 @@ class Results:
     about: dict[str, Any]
 
     @property
+    def experiment(self) -> dict[str, Any]:
+        """What was played, as its file said."""
+        given: dict[str, Any] = self.about["experiment"]
+        return given
+
+    @property
     def labels(self) -> list[str]:
         """Samplers in the order of the experiment file."""
-        return [line["label"] for line in self.about["experiment"]["samplers"]]
+        return [line["label"] for line in self.experiment["samplers"]]
+
+    def where(self, **values: Any) -> "Results":
+        """Only rows with these values, such as where(budget=10, label="K-Vib")."""
+        import polars as pl
+
+        rows = [pl.col(name) == value for name, value in values.items()]
+        return Results(self.table.filter(*rows), self.about)
+
+    def check_alike(self) -> None:
+        """That every row is of one budget and one learning rate: others are not to be averaged."""
+        for name in ("budget", "learning_rate"):
+            found = self.table[name].unique().sort().to_list()
+            if len(found) > 1:
+                raise ValueError(f"{name} of the rows is {found}; choose one with where({name}=…)")
 
     def paired(self) -> "Results":
         """Only seeds that every sampler has played whole, those with seeds of their own apart."""
         import polars as pl
 
-        given = self.about["experiment"]
+        given = self.experiment
         own = [s["label"] for s in given["samplers"] if s["seeds"] is not None]
         wanted = len(given["budgets"]) * len(given["local"]["learning_rates"])
         wanted *= len(self.labels) - len(own)
@@ -103,7 +122,7 @@ class Results:
             if column not in self.table.columns or self.table[column].is_null().all():
                 setting = EVERY.get(column)
                 way_out = "run it again" if setting is None else f"set {setting} and run it again"
-                name = self.about["experiment"]["name"]
+                name = self.experiment["name"]
                 raise AbsentError(f"the results of {name} hold no {column}; {way_out}")
 
     def measured(self, column: str) -> "pl.Series":
@@ -115,33 +134,31 @@ class Results:
 
     def last_tenth(self, column: str) -> int:
         """Where it begins; not after the last measurement."""
-        T = int(self.about["experiment"]["rounds"])
+        T = int(self.experiment["rounds"])
         return min(T - T // 10, int(self.measured(column)[-1]))
 
     def origin(self) -> str:
         """Where they are from, in a line; runs that are missing or diverged, by name."""
-        runs, given = self.about["runs"], self.about["experiment"]
-        devices = ", ".join(sorted({run["device"] for run in runs.values()}))
+        runs, given = self.about["runs"], self.experiment
+        starts = [start for run in runs.values() for start in (run, *run.get("later", ()))]
+        devices, commits = (
+            ", ".join(sorted({start[key] or "unknown" for start in starts}))
+            for key in ("device", "commit")
+        )
         minutes = sum(run["seconds"] for run in runs.values()) / 60
         local, rates = given["local"], [f"{rate:g}" for rate in given["local"]["learning_rates"]]
         line = (
             f"\n`experiments/{given['name']}.toml`: {len(runs)} runs of {given['rounds']} rounds, "
             f"local learning rate {', '.join(rates)}, batch {local['batch_size']}, "
-            f"{local['epochs']} epochs; added up {minutes:.0f} minutes, on {devices}.\n"
+            f"{local['epochs']} epochs; added up {minutes:.0f} minutes, on {devices}, at commit "
+            f"{commits}.\n"
         )
         if self.about["missing"]:
             line += f"\nNot finished yet: {', '.join(self.about['missing'])}.\n"
         gone = [name for name, run in runs.items() if run["diverged"]]
         if gone:
             line += f"\nDiverged: {', '.join(gone)}.\n"
-        return line + (EARLIER if self.earlier else "")
-
-    @property
-    def earlier(self) -> bool:
-        """Whether they are of a Forecast that is not quite today's."""
-        samplers, runs = self.about["experiment"]["samplers"], self.about["runs"].values()
-        forecasts = any(sampler["policy"] == "Forecast" for sampler in samplers)
-        return forecasts and any(run["commit"].startswith(EARLIER_FLOOR) for run in runs)
+        return line + note(self.about)
 
 
 def collect(
@@ -166,7 +183,9 @@ def collect(
             missing.append(run.name)
             continue
         parts.append(_part(run, read_rounds(folder)))
-        about = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        about = read_part(folder / "environment.json")
+        if not about:
+            raise torn_run(folder, "there is no environment.json")
         told[run.name] = {"seconds": round(ended.seconds, 1), "diverged": ended.diverged, **about}
     if missing and not (partial and parts):
         raise ValueError(
@@ -186,6 +205,24 @@ def collect(
     return Results(table, about)
 
 
+def read_part(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder; empty if it was not written yet."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
+        content = error
+    if not isinstance(content, dict):
+        raise torn_run(path.parent, f"{path.name}: {content}")
+    return content
+
+
+def torn_run(folder: Path, reason: object) -> ValueError:
+    """What to say of a run folder that cannot be read."""
+    return ValueError(f"{folder} is not a whole run folder ({reason}); remove it")
+
+
 def _part(run: Run, rounds: "pl.DataFrame") -> "pl.DataFrame":
     """The rounds of one run as rows of its experiment's table."""
     import polars as pl
@@ -202,6 +239,14 @@ def _part(run: Run, rounds: "pl.DataFrame") -> "pl.DataFrame":
     return rounds.select(*keys, counts, *numbers, regret.alias("regret"))
 
 
+def note(about: dict[str, Any]) -> str:
+    """What somebody wrote into the file of results: how they differ from what a run would give now.
+
+    Made by hand, so a file made again has none.
+    """
+    return f"\nNote: {about['note']}\n" if "note" in about else ""
+
+
 def file(path: Path, suffix: str) -> Path:
     """One of the two files of results; a dot in their name is not that of a suffix."""
     return path.with_name(f"{path.name}.{suffix}")
@@ -216,7 +261,7 @@ def load(path: Path) -> Results:
     """What `collect` wrote."""
     import polars as pl
 
-    about = load_about(path)
+    about = load_about(path, "experiment", "runs", "sizes")
     try:
         return Results(pl.read_parquet(file(path, "parquet")), about)
     except FileNotFoundError as error:
@@ -225,8 +270,8 @@ def load(path: Path) -> Results:
         raise torn(path, error) from error
 
 
-def load_about(path: Path) -> dict[str, Any]:
-    """Where results are from, without the results."""
+def load_about(path: Path, *keys: str) -> dict[str, Any]:
+    """Where results are from, without the results; these keys at least."""
     try:
         about = json.loads(file(path, "json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -240,6 +285,9 @@ def load_about(path: Path) -> dict[str, Any]:
             f"{path}.json is of format {about.get('format')}, this kvib reads {FORMAT}; make the "
             "results again, or install the kvib that wrote them"
         )
+    for key in keys:
+        if key not in about:
+            raise torn(path, f"no {key!r}")
     return {"missing": [], **about}
 
 

@@ -13,7 +13,9 @@ from kvib.lab.tables import AbsentError
 
 WAYS = ("pivotal", "balanced", "difference", "difference, balanced")
 """Compared with independent draws; all with the same probabilities and the same updates."""
-MONTE_CARLO = ("pivotal", "balanced", "difference, balanced")
+LEARNING = ("difference, learning", "difference, balanced, learning")
+"""Likewise, with a policy that learns from what the memory leaves: `procedures.py --learning`."""
+MONTE_CARLO = ("pivotal", "balanced", "difference, balanced", "difference, balanced, learning")
 """Those without a closed form."""
 
 
@@ -30,12 +32,25 @@ class Variances:
         """Its name."""
         return str(self.about["options"]["task"])
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Those that were measured."""
+        return tuple(way for way in (*WAYS, *LEARNING) if way in self.values)
+
     def ratio(self, way: str) -> FloatArray:
         """Variance over that of independent draws, in every measured round."""
+        self._check(way)
         return self.values[way] / self.values["independent"]
+
+    def _check(self, way: str) -> None:
+        if way not in self.values:
+            raise AbsentError(
+                f"the results of {self.task} hold no {way}; make them with --learning"
+            )
 
     def window(self, way: str, rounds: int) -> FloatArray:
         """The same of sums over so many measured rounds in a row."""
+        self._check(way)
         if len(self.rounds) < rounds:
             raise AbsentError(f"fewer than {rounds} rounds of {self.task} were measured")
         ones = np.ones(rounds)
@@ -59,20 +74,16 @@ class Variances:
             f"\n`experiments/procedures.py {given['task']}`: one run of the recommended "
             f"combination, seed {given['seed']}, K = {given['budget']:g}, local learning rate "
             f"{given['learning_rate']:g}, batch {given['batch_size']}, {given['epochs']} epochs, "
-            f"{given['draws']} draws for each Monte Carlo; {where['device']}.\n"
+            f"{given['draws']} draws for each Monte Carlo; {where['device']}, at commit "
+            f"{where['commit'] or 'unknown'}.\n"
         )
-        return line + (tables.EARLIER if self.earlier else "")
-
-    @property
-    def earlier(self) -> bool:
-        """Whether they are of a Forecast that is not quite today's."""
-        return str(self.about["environment"]["commit"]).startswith(tables.EARLIER_FLOOR)
+        return line + tables.note(self.about)
 
 
 def load(path: Path) -> Variances:
     """One file of results."""
     try:
-        about = tables.load_about(path)
+        about = tables.load_about(path, "options", "environment", "rows")
     except AbsentError as error:
         raise AbsentError(
             f"there are no results at {path}; make them with: python experiments/procedures.py "
@@ -80,8 +91,9 @@ def load(path: Path) -> Variances:
         ) from error
     try:
         rows = about.pop("rows")
-        names = ("independent", *WAYS, "full step")
+        learned = LEARNING if about["options"].get("learning") else ()
+        names = ("independent", *WAYS, *learned, "full step")
         values = {name: np.array([row[name] for row in rows]) for name in names}
         return Variances(np.array([row["round"] for row in rows]), values, about)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise tables.torn(path, f"no {error}") from error

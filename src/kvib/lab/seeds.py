@@ -1,0 +1,103 @@
+"""Numbers of every seed of a sampler, and what a few seeds can tell."""
+
+import numpy as np
+import polars as pl
+
+from kvib.lab.tables import AbsentError, Results
+
+T_95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t at 97.5 % with 1 to 30 degrees of freedom. Beyond, the last: a little too wide."""
+
+
+def per_seed(results: Results, label: str, column: str, value: pl.Expr) -> np.ndarray:
+    """A number of every seed of a sampler, seeds ascending, [seeds]."""
+    results.check(column)
+    rows = results.where(label=label)
+    if rows.table.is_empty():
+        raise AbsentError(f"the results hold no rounds of {label}")
+    rows.check_alike()
+    return rows.table.group_by("seed").agg(value.alias("value")).sort("seed")["value"].to_numpy()
+
+
+def total(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:
+    """The sum over measured rounds from `since` on, [seeds]; infinite for a run that ended early:
+    it has fewer to sum."""
+    last = results.measured(column)[-1]
+    reached = pl.col("round").filter(pl.col(column).is_not_null()).max() == last
+    summed = pl.col(column).filter(pl.col("round") >= since).cast(pl.Float64).sum()
+    return per_seed(results, label, column, pl.when(reached).then(summed).otherwise(np.inf))
+
+
+def mean(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:
+    """The same over the number of measured rounds, [seeds]."""
+    return total(results, label, column, since) / (results.measured(column) >= since).sum()
+
+
+def rounds_to(results: Results, label: str, column: str, target: float) -> np.ndarray:
+    """The first round of every seed with the column at the target (accuracy from below, losses
+    from above), [seeds]; infinite where it was not reached."""
+    met = pl.col(column) >= target if column == "accuracy" else pl.col(column) <= target
+    first = pl.col("round").filter(met).min().cast(pl.Float64).fill_null(np.inf)
+    return per_seed(results, label, column, first)
+
+
+def over(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a/b of every seed; NaN where both are infinite: neither is better."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotient: np.ndarray = a / b
+    return quotient
+
+
+def spread(values: np.ndarray, form: str = ".3g", done: str = "reached") -> str:
+    """Mean ± standard deviation; where some are infinite, how many are not."""
+    if not np.isfinite(values).all():
+        return f"{done} by {np.isfinite(values).sum()} of {len(values)} seeds"
+    if len(values) == 1:
+        return f"{values[0]:{form}}"
+    return f"{values.mean():{form}} ± {values.std(ddof=1):{form}}"
+
+
+def each(values: np.ndarray, form: str = ".2f") -> str:
+    """Every seed's; – where it is undecided."""
+    told = ("–" if np.isnan(value) else f"{value:{form}}" for value in values)
+    return f"seeds: {', '.join(told)}"
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """Of 95 % for the mean, if seeds are normal; everything where one cannot tell."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return -np.inf, np.inf
+    freedom = min(len(values) - 1, len(T_95))
+    half = T_95[freedom - 1] * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def ranged(values: np.ndarray, form: str = ".2f", done: str = "reached") -> str:
+    """The mean with its interval; as `spread` where there is none."""
+    low, high = interval(values)
+    if not np.isfinite(low):
+        return spread(values, form, done)
+    return f"{values.mean():{form}} ({low:{form}} to {high:{form}})"
+
+
+def within(ratios: list[np.ndarray]) -> str:
+    """Whether so few seeds can tell any of these from 1."""
+    spans = [interval(ratio) for ratio in ratios]
+    if all(-np.inf < low <= 1 <= high for low, high in spans):
+        return "none differs from 1 by more than its seeds do (95 %)"
+    return ""
+
+
+def listed(values: dict[str, np.ndarray], form: str = ".3g", done: str = "reached") -> str:
+    """Everybody's mean ± standard deviation."""
+    return "; ".join(f"{label} {spread(numbers, form, done)}" for label, numbers in values.items())
+
+
+def count(values: dict[str, np.ndarray]) -> str:
+    """How many there were."""
+    many = max(map(len, values.values()))
+    return "one seed" if many == 1 else f"{many} seeds"
