@@ -44,7 +44,7 @@ class Estimation:
         self.norms = np.full(len(cohort), np.nan)
         """‖g − βh‖ of those who were added, as the policy will learn them."""
         guard = sampler.guard
-        self._watch = None if guard is None else guard.watch(len(cohort), sampler.usual_step)
+        self._watch = None if guard is None else guard.watch(self._factors, sampler.usual_step)
         self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
@@ -64,8 +64,7 @@ class Estimation:
         if len(bad):
             raise NotFiniteError(int(self._cohort.ids[at][bad[0]]), float(lengths[bad[0]]))
         if self._watch is not None:
-            whole = factors * rows.norms(updates)
-            shorter = self._watch.shorten(at, factors * lengths, whole)
+            shorter = self._watch.shorten(at, lengths, rows.norms(updates))
             factors, lengths = factors * shorter, lengths * shorter
             if (shorter < 1).any():  # what was cut must not come back from memory
                 cut_off = residuals * rows.like(residuals, 1 - shorter[:, None])

@@ -1,5 +1,6 @@
 """A bound on what one client can do to the model in a round."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,11 @@ from kvib.cohort import BoolArray, FloatArray
 
 FORGET = 0.9
 """Per round, of the size of a usual step."""
+FIRST = 30.0
+"""In the first round nothing is usual yet: an explosion is a norm of so many medians. Norms of calm
+federations stay within ten."""
+ENOUGH = 3
+"""Clients that a median takes: of two nobody can say which one exploded."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,11 @@ class Guard:
     Σλ‖g‖. Where the guard fires the estimate is biased by at most what it cut off, which is
     reported; in a calm run it never fires.
 
+    The first round is measured by its own median norm, as of the updates that came so far, and
+    teaches a usual step without those far beyond it. Rounds of one or two clients have no such
+    median, nor have the first two updates where they are added one by one: what explodes there
+    gets through.
+
     Args:
         limit: in usual steps.
     """
@@ -29,9 +40,9 @@ class Guard:
         if not self.limit > 0:
             raise ValueError(f"limit={self.limit} is not a positive number of usual steps")
 
-    def watch(self, clients: int, usual: float) -> "Watch":
-        """For a round of so many clients, when a usual step is this long."""
-        return Watch(self.limit * usual, clients)
+    def watch(self, factors: FloatArray, usual: float) -> "Watch":
+        """For a round with these coefficients, when a usual step is this long; NaN: not known."""
+        return Watch(factors, self.limit * usual)
 
     def learn(self, usual: float, total: float) -> float:
         """The usual step after a round whose shares, cut off, sum to `total`."""
@@ -44,38 +55,50 @@ class Watch:
     """What the clients of one round add to its step, coefficient·‖g‖, each at most `most`.
 
     Args:
-        most: NaN before anything is usual: then nothing is cut off.
-        clients: of the round.
+        factors: coefficients of the clients of the round.
+        most: NaN before anything is usual.
     """
 
-    def __init__(self, most: float, clients: int) -> None:
-        self._most = most
-        self._shares = np.full(clients, np.nan)
-        self._calm = np.ones(clients, dtype=np.bool_)
+    def __init__(self, factors: FloatArray, most: float) -> None:
+        self._factors, self._most = factors, most
+        self._norms = np.full(len(factors), np.nan)
+        self._shares = np.full(len(factors), np.nan)
+        self._calm = np.ones(len(factors), dtype=np.bool_)
         self.cut = 0.0
         """What was cut off so far: a bound on the bias of this round."""
 
-    def shorten(self, at: BoolArray, shares: FloatArray, whole: FloatArray) -> FloatArray:
+    def shorten(self, at: BoolArray, lengths: FloatArray, norms: FloatArray) -> FloatArray:
         """The factor for every update, [m]; 1 for most.
 
         Args:
             at: the clients of the round that these are.
-            shares: coefficient·‖g − βh‖ of each, which is what they add.
-            whole: coefficient·‖g‖. A usual step is one of these: residuals shrink while a memory
-                fills.
+            lengths: ‖g − βh‖ of each, which is what they add.
+            norms: ‖g‖. A usual step is one of these: residuals shrink while a memory fills.
         """
-        factors = np.ones(len(shares))
-        if not np.isnan(self._most):
-            factors = self._most / np.maximum(shares, self._most)
-        self.cut += float((shares * (1 - factors)).sum())
-        self._calm[at] = factors == 1
-        self._shares[at] = np.where(factors == 1, whole, shares * factors)
-        return np.asarray(factors)
+        self._norms[at] = norms
+        shares, most = self._factors[at] * lengths, self._bounds()[at]
+        shorter = np.divide(most, shares, out=np.ones(len(shares)), where=shares > most)
+        self.cut += float((shares * (1 - shorter)).sum())
+        self._calm[at] = shorter == 1
+        self._shares[at] = np.where(shorter == 1, self._factors[at] * norms, shares * shorter)
+        return shorter
+
+    def _bounds(self) -> FloatArray:
+        """The largest share of each client of the round; infinite where nothing is known."""
+        if not math.isnan(self._most):
+            return np.full(len(self._factors), self._most)
+        came = self._norms[~np.isnan(self._norms)]
+        middle = float(np.median(came)) if len(came) >= ENOUGH else 0.0
+        if middle == 0:
+            return np.full(len(self._factors), np.inf)
+        return self._factors * (FIRST * middle)
 
     def total(self) -> float:
         """Σ coefficient·‖g‖ of the round; without those cut off, unless they are the most."""
         came = ~np.isnan(self._shares)
         calm = came & self._calm
+        if math.isnan(self._most):  # also who came before there was a median
+            calm[came] &= self._shares[came] <= self._bounds()[came]
         if calm.sum() < came.sum() / 2:
             calm = came
         return float(self._shares[calm].sum())

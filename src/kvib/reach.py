@@ -51,10 +51,14 @@ class Reach:
         """Whether rates were given client by client."""
         return max(len(self.response.known), len(self.availability.known)) > 1
 
+    @property
+    def always(self) -> bool:
+        """Whether nobody is said to be away at times."""
+        return rates.is_known(self.availability) and bool((self.availability.known == 1).all())
+
     def must_be_listed(self, available: ArrayLike | None) -> None:
         """Refuse a draw that is not told who is there, where the estimate is divided by a."""
-        always = rates.is_known(self.availability) and (self.availability.known == 1).all()
-        if available is None and not always:
+        if available is None and not self.always:
             raise ValueError(
                 "this sampler divides by the availability of clients, so each draw must be told "
                 "who is there: draw(available=…)"

@@ -72,6 +72,13 @@ def zeros(other: Any, shape: Any) -> Any:
     return np.zeros(shape, other.dtype) if is_numpy(other) else other.new_zeros(shape)
 
 
+def formed(other: Any, flat: Any) -> Any:
+    """A vector in the kind and shape of another; zeros for the number 0."""
+    if np.ndim(flat) == 0:
+        return zeros(other, other.shape)
+    return like(other, flat).reshape(other.shape)
+
+
 def copied(array: Any) -> Any:
     """A copy."""
     return array.copy() if is_numpy(array) else array.clone()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import rates, saving, storage
+from kvib import rates, rows, saving, storage
 from kvib.checkin import Admission, coin
 from kvib.checks import (
     all_norms,
@@ -124,7 +124,6 @@ class Sampler:
             self.balanced_on,
         )
         self._ledger = Ledger()
-        self._shape: tuple[int, ...] | None = None
         self._lock = threading.RLock()
         self._check_in: Chances | None = None
         """Of the round that clients are checking in for."""
@@ -174,7 +173,7 @@ class Sampler:
                 chances = self._chances(available, budget, norms)
                 drawn = chances.draw(generator(self.seed, self.round, "draw"))
             self._count_available(available, away)
-            return self._opened(drawn, chances)
+            return self._opened(drawn, chances, self._left_out(available, away))
 
     @contextmanager
     def _changing(self, what: str) -> Iterator[None]:
@@ -225,7 +224,19 @@ class Sampler:
         here = self.population.here()
         self._reach.came(here, present[here])
 
-    def _opened(self, drawn: Cohort, chances: Chances) -> Cohort:
+    def _left_out(self, available: ArrayLike | None, away: IntArray) -> IntArray | None:
+        """Whom the draw does not stand for; asked for by estimators that remember."""
+        if self.remembered is None:
+            return None
+        if not self._reach.always:  # then it stands for those who are away too
+            return self.resting.ids
+        out = np.union1d(self.resting.ids, away)
+        if available is None:
+            return out
+        there = np.setdiff1d(available_ids(available, len(self)), out)
+        return np.setdiff1d(np.arange(len(self)), there)
+
+    def _opened(self, drawn: Cohort, chances: Chances, left_out: IntArray | None) -> Cohort:
         """A draw as the cohort of the next round."""
         cohort = replace(
             drawn,
@@ -236,6 +247,7 @@ class Sampler:
             requested=chances.requested,
             guarantee=self._reach.guarantee,
             token=self._ledger.token,
+            left_out=left_out,
         )
         self._urn.remove(self.resting.add(cohort.ids, cohort.round))
         self._urn.insert(self.resting.released(self.round))
@@ -267,7 +279,13 @@ class Sampler:
     def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
         self._reach.warn_of_silence(cohort, answered, stacklevel=4)
 
-    def step(self, cohort: Cohort, updates: Any, coefficients: Coefficients = unbiased) -> Any:
+    def step(
+        self,
+        cohort: Cohort,
+        updates: Any,
+        coefficients: Coefficients = unbiased,
+        like: Any = None,
+    ) -> Any:
         """The estimated step, as `kvib.estimate` but with memory and guard; learns from the round.
 
         Args:
@@ -275,11 +293,12 @@ class Sampler:
             updates: one per client in the order of `cohort.ids`, arrays or tensors of one shape
                 (or stacked along the first axis), None where a client did not answer.
             coefficients: `unbiased` or `self_normalised`.
+            like: what the model looks like; then a round without answers gives its form too, not
+                what is remembered as a vector, or 0.0.
         """
         answered, given = answers(cohort, updates)
         if answered.any():
             flat, shape = as_rows(given)
-            self._shape = shape
 
         def among(cohort: Cohort) -> FloatArray:  # a mean is one of those who answered
             some = np.zeros(len(cohort))
@@ -288,8 +307,8 @@ class Sampler:
 
         estimation = self.begin(cohort, coefficients if coefficients is unbiased else among)
         if not answered.any():
-            d = estimation.finish()  # what is remembered, in the shape of earlier updates
-            return d.reshape(self._shape) if np.ndim(d) and self._shape is not None else d
+            d = estimation.finish()  # what is remembered
+            return d if like is None else rows.formed(like, d)
         estimation.add(answered, flat)
         return estimation.finish().reshape(shape)
 
@@ -297,8 +316,9 @@ class Sampler:
         """The same in parts, for updates that do not fit into memory together."""
         if self.remembered is not None and coefficients is not unbiased:
             raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
-        self._ledger.check(cohort)
-        return Estimation(self, cohort, coefficients)
+        with self._lock:  # `finish` of other rounds changes what is remembered
+            self._ledger.check(cohort)
+            return Estimation(self, cohort, coefficients)
 
     def finish(
         self,
@@ -402,7 +422,7 @@ class Sampler:
                     "that admit(key) admits"
                 )
             self._check_in = None
-            return self._opened(self._urn.cohort(ids, p), check_in)
+            return self._opened(self._urn.cohort(ids, p), check_in, self._left_out(None, ids[:0]))
 
     def _open_check_in(self) -> None:
         self._check_in = self._new_check_in()
@@ -418,6 +438,11 @@ class Sampler:
             raise ValueError(
                 "who does not ask is not known, so availability cannot be learned from check-ins; "
                 "give Sampler(availability=…) the probability, or leave it out"
+            )
+        if self.remembered is not None and self._reach.always:
+            raise ValueError(
+                "who does not ask is not known, so an estimator that remembers cannot leave them "
+                "out; give Sampler(availability=…) the probability that a client asks"
             )
         self._informed(None)  # or refuse
         return self._urn.chances(self.round, self._requested())
