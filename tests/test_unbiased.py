@@ -9,7 +9,7 @@ import pytest
 import kvib
 from enumeration import outcomes
 from kvib import metrics
-from members import IDS, PAIRS, POLICIES, PROCEDURES
+from members import EQUAL_ONLY, IDS, PAIRS, POLICIES, PROCEDURES
 
 N, DIM, ROUNDS = 5, 3, 4
 WEIGHTS = np.array([3.0, 1.0, 0.5, 2.0, 6.0])
@@ -95,6 +95,32 @@ def test_every_policy_and_procedure_is_unbiased(monkeypatch, policy, procedure, 
     )
     # exact, or Monte Carlo with a false-alarm rate of 4e-8 per combination
     assert variance == pytest.approx(measured.value, abs=1e-10 + 5.5 * measured.error)
+
+
+ADVERSARIES = {
+    "jumps by 1000": lambda t, p: np.full(N, 1000.0 if t % 7 > 3 else 1.0),
+    "alternates": lambda t, p: np.where((np.arange(N) + t) % 2, 1e3, 1e-3),
+    "vanishes": lambda t, p: np.where(np.arange(N) < t / 3, 0.0, 1e-200),
+    "large where we do not look": lambda t, p: np.where(p == p.min(), 1e6, 1e-6),
+}
+"""Norms of round t, given the probabilities of that round."""
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+@pytest.mark.parametrize("procedure", [p for p in PROCEDURES if p not in EQUAL_ONLY], ids=repr)
+def test_no_feedback_makes_a_forecast_biased(monkeypatch, procedure, adversary):
+    """However wrong it is led to predict."""
+    sampler = kvib.Sampler(kvib.Forecast(), WEIGHTS, 2, procedure, seed=3)
+    for t in range(20):
+        norms = ADVERSARIES[adversary](t, sampler.probabilities())
+        cohort = sampler.draw()
+        sampler.update(cohort, norms[cohort.ids])
+    updates = np.random.default_rng(5).normal(size=(N, DIM))
+    p = sampler.probabilities()
+    mean, _, count, expected = moments(every_draw(monkeypatch, sampler), updates)
+    assert mean == pytest.approx(sampler.weights @ updates, abs=1e-10)
+    assert count == pytest.approx(p, abs=1e-10)
+    assert expected == pytest.approx(p, abs=1e-10)
 
 
 @pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
