@@ -73,7 +73,7 @@ def test_fedlab_takes_the_estimate(tmp_path):
     assert (tmp_path / "said").read_text() == "agrees"
 
 
-@pytest.mark.parametrize("procedure", ["pivotal", "independent"])
-def test_nvflare_takes_the_estimate(tmp_path, procedure):
-    check(python("nvflare"), CHECKS / "nvflare_check.py", tmp_path, procedure)
+@pytest.mark.parametrize("how", [("pivotal",), ("independent", "site-3")])
+def test_nvflare_takes_the_estimate(tmp_path, how):
+    check(python("nvflare"), CHECKS / "nvflare_check.py", tmp_path, *how)
     assert (tmp_path / "said").read_text() == "agrees"

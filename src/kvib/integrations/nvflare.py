@@ -1,6 +1,5 @@
 """NVFlare: its FedAvg controller with unbiased adaptive sampling."""
 
-import math
 import os
 import threading
 from collections.abc import Mapping
@@ -12,26 +11,35 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from kvib import names
-from kvib.cohort import Cohort
-from kvib.estimation import Estimation
+from kvib.cohort import Cohort, FloatArray
 from kvib.guard import Guard
+from kvib.integrations.arrays import BadReplyError, Model, running_statistics
+from kvib.integrations.combining import Answer, Combination, Visible, averaged
 from kvib.integrations.fleet import (
     EstimateAvailability,
     Fleet,
     Introduction,
-    Key,
     Plan,
     Renormalise,
-    only,
+    usual_guard,
 )
+from kvib.population import Key
 from kvib.rates import EstimatedRate
+
+REFUSED = {
+    "aggregator": "an aggregator of your own would see updates without λ/p; leave it out",
+    "aggregation_weights": "λ are given as weights={site: …}, before anybody trains",
+    "exclude_vars": "a variable is a parameter or a buffer here; let sites not send it",
+    "enable_tensor_disk_offload": "updates are summed as they come, so none stays in memory",
+}
+"""What `FedAvg` takes and cannot be had here."""
 
 
 class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
     """In place of `FedAvg`; x − Σ λ_i/(q_i p_i)·(x − x_i) instead of a mean.
 
     Sites are known by their names, and come and go. Job configurations are text, so policy and
-    procedure are given by name.
+    procedure are given by name. Running statistics of BatchNorm and integers are averaged.
 
     Args:
         args: of `FedAvg`.
@@ -42,8 +50,11 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         journal: path of a file in which the sampler lives, to be continued after a restart.
         renormalise: let the objective of a round be that of the sites online; by default those
             offline stay in it, and availability is estimated.
+        guard: bound what one site can do in a round (`kvib.Guard()`), at the price of a bias when
+            it fires; by default with Forecast only.
         answer_within: seconds after which a site has not answered; 0: wait forever.
-        kwargs: of `FedAvg`; `num_clients` is the budget.
+        kwargs: of `FedAvg`; `num_clients` is the budget. A site that fails does not end the job
+            (`ignore_result_error=True`).
     """
 
     def __init__(
@@ -55,21 +66,24 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         seed: int = 0,
         journal: str | os.PathLike[str] | None = None,
         renormalise: bool = False,
+        guard: bool | None = None,
         answer_within: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
-        if kwargs.get("aggregator") is not None:
-            raise ValueError(
-                "an aggregator of your own would see updates without λ/p; leave it out"
-            )
+        for name, reason in REFUSED.items():
+            if kwargs.get(name):
+                raise ValueError(f"{name} cannot be had with kvib: {reason}")
+        super().__init__(*args, **{"ignore_result_error": True, **kwargs})
         self.weights, self.policy, self.procedure, self.seed = weights, policy, procedure, seed
         self.journal, self.renormalise, self.answer_within = journal, renormalise, answer_within
+        self.guard = guard
 
     def run(self) -> None:
         """As FedAvg's, with our sampler and our aggregator."""
+        policy = names.policy(self.policy)
+        guards = {None: usual_guard(policy), True: Guard(), False: None}
         plan = Plan(
-            policy=names.policy(self.policy),
+            policy=policy,
             budget=lambda clients: self.num_clients,
             procedure=None if self.procedure is None else names.PROCEDURES[self.procedure],
             seed=self.seed,
@@ -77,16 +91,19 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
             weights=cast(Mapping[Key, float] | None, self.weights),
             offline=Renormalise() if self.renormalise else EstimateAvailability(),
             response=EstimatedRate(),
-            guard=Guard(),
+            guard=guards[self.guard],
         )
         self.fleet = Fleet(plan)
-        self.aggregator = _Estimate(self.fleet)
-        super().run()
+        self.aggregator = Estimate(self.fleet)
+        try:
+            super().run()
+        finally:
+            self.fleet.close()
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Names of the drawn; empty where nobody was."""
         online = {client.name for client in self.engine.get_clients()}
-        strangers = self.fleet.strangers(sorted(online))
+        strangers = self.fleet.strangers(online)
         self.fleet.meet(Introduction(name, str(name)) for name in strangers)
         cohort = self.fleet.draw(online)
         self.aggregator.cohort = cohort
@@ -100,8 +117,14 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         if targets:
             super().send_model(targets=targets, data=data, timeout=self.answer_within, **options)
 
+    def _get_aggregated_result(self) -> FLModel:
+        result = super()._get_aggregated_result()
+        for site, why in self.fleet.refused.items():
+            self.warning(f"kvib: {site} was not heard: {why}")
+        return result
 
-class _Estimate(ModelAggregator):  # type: ignore[misc]
+
+class Estimate(ModelAggregator):  # type: ignore[misc]
     """Sums coefficient·(x − x_i) as results come."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -109,48 +132,55 @@ class _Estimate(ModelAggregator):  # type: ignore[misc]
         self.fleet = fleet
         self.cohort: Cohort | None = None
         self._lock = threading.Lock()
-        self._estimation: Estimation | None = None
+        self._combination: Combination | None = None
+        self._silent: dict[Key, int] = {}
+        """Positions of those not heard of yet, by name."""
+        self._measured: list[tuple[dict[str, Any], float]] = []
+        """Metrics of those heard, and their coefficients."""
 
     def reset_stats(self) -> None:
         """Nothing is left from earlier rounds."""
 
     def begin(self, params: dict[str, Any]) -> None:
         """A round from this model."""
-        self._model = {name: np.asarray(value) for name, value in params.items()}
-        self._estimation = None
+        arrays = {name: np.asarray(value) for name, value in params.items()}
+        buffers = {name for name, array in arrays.items() if running_statistics(name, array)}
+        self._model = Model(arrays, buffers)
+        self._combination, self._silent, self._measured = None, {}, []
+        self.fleet.refused = {}
         if self.cohort is not None and self.fleet.sampler is not None:
-            self._estimation = self.fleet.sampler.begin(self.cohort)
+            self._combination = Visible().begin(self.fleet.sampler, self.cohort, self._model)
+            self._silent = {key: at for at, key in enumerate(self.fleet.names(self.cohort))}
 
     def accept_model(self, model: FLModel) -> None:
         """One site's result; one that is of another shape or no number counts as no answer."""
         name = str((model.meta or {}).get("client_name", ""))
-        row = self._update(model)
         with self._lock:
-            if self._estimation is None or self.cohort is None or row is None:
+            position = self._silent.pop(name, None)
+            if position is None or self._combination is None or self.cohort is None:
                 return
-            keys = [str(key) for key in self.fleet.names(self.cohort)]
-            if name in keys and math.isnan(self._estimation.norms[keys.index(name)]):
-                self._estimation.add(only(self.cohort, keys.index(name)), row[None])
+            try:
+                self._combination.add(Answer(position, self._full(model)))
+            except BadReplyError as error:
+                self.fleet.refused[name] = str(error)
+                return
+            factor = float(self.cohort.coefficients[position])
+            self._measured.append((model.metrics or {}, factor))
 
-    def _update(self, model: FLModel) -> Any:
-        """x − x_i as one row; None if it is no update of this model."""
-        theirs = {name: np.asarray(value) for name, value in (model.params or {}).items()}
-        if {n: v.shape for n, v in theirs.items()} != {n: v.shape for n, v in self._model.items()}:
-            return None
-        difference = model.params_type == ParamsType.DIFF
-        parts = [
-            (-theirs[name] if difference else x - theirs[name]).ravel().astype(np.float64)
-            for name, x in self._model.items()
-        ]
-        row = np.concatenate(parts)
-        return row if np.isfinite(np.linalg.norm(row)) else None
+    def _full(self, model: FLModel) -> dict[str, Any]:
+        """x_i, also where x_i − x was sent."""
+        theirs = self._model.read(model.params or {})
+        if model.params_type != ParamsType.DIFF:
+            return theirs
+        ours = self._model.arrays
+        return {name: ours[name].astype(np.float64) + array for name, array in theirs.items()}
 
     def aggregate_model(self) -> FLModel:
-        """x − d; the sampler has learned then."""
-        d = np.zeros(()) if self._estimation is None else np.asarray(self._estimation.finish())
-        size = sum(x.size for x in self._model.values())
-        steps, at, moved = np.broadcast_to(d, (size,)), 0, {}
-        for name, x in self._model.items():
-            moved[name] = (x - steps[at : at + x.size].reshape(x.shape)).astype(x.dtype)
-            at += x.size
-        return FLModel(params=moved, params_type=ParamsType.FULL)
+        """x − d, and metrics averaged by coefficient; the sampler has learned then."""
+        for site in self._silent:
+            self.fleet.refused[site] = "no answer"
+        d, buffers = 0.0, dict[str, FloatArray]()
+        if self._combination is not None:
+            d, buffers, *_ = self._combination.finish()
+        moved, metrics = self._model.moved(d, buffers), averaged(self._measured)
+        return FLModel(params=moved, params_type=ParamsType.FULL, metrics=metrics or None)

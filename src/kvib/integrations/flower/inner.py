@@ -1,0 +1,82 @@
+"""What the wrapped strategy is asked for: a message to send, and a step to take."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+
+class _TwoNodes:
+    """A grid in which there are two nodes: enough to see what a strategy sends, and if to all."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [1, 2]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+@contextmanager
+def _content_with_two(strategy: FedAvg) -> Iterator[None]:
+    """The strategy is content with those two."""
+    wanted = strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes
+    if strategy.fraction_train > 0:
+        strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = 1.0, 2, 2
+    try:
+        yield
+    finally:
+        strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = wanted
+
+
+def message_of(
+    strategy: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> Message | None:
+    """What it sends, to whomever; None where it does not train."""
+    two = cast(Grid, _TwoNodes(grid))
+    with _content_with_two(strategy):
+        messages = list(strategy.configure_train(server_round, arrays, config, two))
+    if not messages:
+        return None
+    first = messages[0].content
+    if any(m.content is not first and m.content != first for m in messages):
+        raise ValueError(
+            f"{type(strategy).__name__} sends each node something else, so its messages "
+            "cannot be sent to others; put what differs into the ClientApp"
+        )
+    return messages[0]
+
+
+def step_of(
+    strategy: FedAvg,
+    server_round: int,
+    asked: Message,
+    arrays: ArrayRecord,
+    metrics: MetricRecord,
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """What it makes of one reply, with metrics that were averaged already."""
+    metrics[strategy.weighted_by_key] = 1.0
+    content = RecordDict({strategy.arrayrecord_key: arrays, "metrics": metrics})
+    with _metrics_as_given(strategy):
+        return strategy.aggregate_train(server_round, [Message(content, reply_to=asked)])
+
+
+@contextmanager
+def _metrics_as_given(strategy: FedAvg) -> Iterator[None]:
+    before = strategy.train_metrics_aggr_fn
+    strategy.train_metrics_aggr_fn = _as_given
+    try:
+        yield
+    finally:
+        strategy.train_metrics_aggr_fn = before
+
+
+def _as_given(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    [content] = contents
+    given = next(iter(content.metric_records.values()))
+    return MetricRecord({name: v for name, v in given.items() if name != weighted_by_key})

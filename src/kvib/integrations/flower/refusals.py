@@ -1,0 +1,68 @@
+"""Strategies for which λ/p makes no sense, and why."""
+
+from typing import Any
+
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    FedMedian,
+    FedTrimmedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    MultiKrum,
+    QFedAvg,
+    Strategy,
+)
+
+ROBUST = (
+    "it picks or trims updates by comparing them with each other, and λ/p makes them of different "
+    "size on purpose; use FedAvg or its kin inside, and guard=kvib.Guard() against outliers"
+)
+PRIVATE = (
+    "its noise is made for a plain mean of clipped updates, and λ/p changes what one client can "
+    "contribute; there is no accounting for that yet, so train without kvib or without it"
+)
+TREES = "it collects trees, which cannot be averaged, let alone weighted by λ/p"
+WITH_NOISE = (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+REFUSED: dict[type[Strategy], str] = {
+    Bulyan: ROBUST,
+    FedMedian: ROBUST,
+    FedTrimmedAvg: ROBUST,
+    MultiKrum: ROBUST,
+    QFedAvg: "it reweighs clients by their loss, another objective than Σ λ_i f_i; use FedAvg",
+    FedXgbBagging: TREES,
+    FedXgbCyclic: TREES,
+    **dict.fromkeys(WITH_NOISE, PRIVATE),
+}
+"""Subclasses included."""
+
+
+def averaging(strategy: Strategy) -> FedAvg:
+    """Refuse what cannot be given an estimate instead of replies."""
+    name = type(strategy).__name__
+    for kind, reason in REFUSED.items():
+        if isinstance(strategy, kind):
+            raise ValueError(f"{name} cannot be wrapped: {reason}")
+    if not isinstance(strategy, FedAvg):
+        raise ValueError(
+            f"{name} cannot be wrapped: only FedAvg and its kin (FedAvgM, FedAdam, FedYogi, "
+            "FedAdagrad, FedProx) are known to take an average and nothing else"
+        )
+    if type(strategy).start is not Strategy.start:
+        raise ValueError(f"{name} has a start() of its own, which would not be called")
+    return strategy
+
+
+def refuse_noise_around(caller: Any) -> None:
+    """The wrappers take any strategy without asking it, so it looks who calls."""
+    if isinstance(caller, WITH_NOISE):
+        raise ValueError(f"{type(caller).__name__} cannot be put around kvib: {PRIVATE}")

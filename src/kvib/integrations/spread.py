@@ -1,0 +1,76 @@
+"""The sampling noise of a round, estimated while its updates pass by."""
+
+import math
+
+import numpy as np
+
+from kvib.cohort import BoolArray, Cohort, FloatArray
+
+
+class Spread:
+    """What `kvib.estimated_variance` tells of a round, from norms and one running sum.
+
+    With ζ = λg/(a·expected), two identities take the place of all inner products:
+    Σf‖ζ − ζ̄‖² = Σf‖ζ‖² − ‖Σfζ‖²/Σf and ½ΣΣff′‖ζ − ζ′‖² = ΣfΣf‖ζ‖² − ‖Σfζ‖², where f is known
+    before anybody answers. Where pairs of clients differ in how likely they are drawn together
+    (conditional Poisson), Deville's approximation (1999), made for such draws, takes their place.
+    """
+
+    def __init__(self, cohort: Cohort) -> None:
+        self._cohort = cohort
+        self._a = cohort.availability
+        self._r = cohort.response / cohort.availability
+        self._zeta = cohort.weight / (self._a * cohort.expected)
+        pairs = None if cohort.pairs is None else cohort.pairs()
+        self._pairs = None if pairs is None or isinstance(pairs.ratio, np.ndarray) else pairs
+        self.norms_suffice = pairs is not None and pairs.uncorrelated
+        """As for independent draws; then `add` need not be called."""
+        if self._pairs is None:
+            self._f = (1 - np.minimum(cohort.expected, 1.0)) / self._r
+        else:
+            self._f = cohort.count / self._r
+        self._sum: FloatArray | float = 0.0
+
+    def add(self, at: BoolArray, updates: FloatArray, shorter: FloatArray) -> None:
+        """Take in updates, [m, d], of those marked; what the guard left of each is `shorter`."""
+        if not self.norms_suffice:
+            self._sum = self._sum + (self._f[at] * self._zeta[at] * shorter) @ updates
+
+    def value(self, norms: FloatArray) -> float:
+        """The variance, given the norms of those who came, NaN of others; NaN if nobody can tell.
+
+        Without updates, which a server may not see, norms must suffice.
+        """
+        came, r, a = ~np.isnan(norms), self._r, self._a
+        count, squared = self._cohort.count, (self._zeta * norms) ** 2
+        silence = count**2 * (1 - r) / r**2 + count * self._cohort.expected * (1 - a) / r
+        away = float((silence * squared)[came].sum())
+        f, square = self._f[came], float(np.dot(self._f[came], squared[came]))
+        if self._pairs is None:
+            return away + self._approximate(f, square)
+        own = float((count * self._pairs.size / r * squared)[came].sum())
+        if self.norms_suffice:
+            return own + away
+        ratio = float(self._pairs.ratio)
+        if ratio <= 0:  # no two clients are ever seen together
+            return math.nan
+        between = float(f.sum()) * square - float(np.dot(self._sum, self._sum))
+        return own - (1 - 1 / ratio) * between + away
+
+    def _approximate(self, f: FloatArray, square: float) -> float:
+        """Σf‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ f (Deville 1999).
+
+        A fractional budget adds a client who is nobody, ζ = 0, drawn whenever the size is ⌊K⌋.
+        """
+        budget = self._cohort.budget
+        part = budget - math.floor(budget)
+        if part > 0 and len(self._cohort) <= budget:
+            f = np.append(f, part)
+        total = f.sum()
+        if total == 0:
+            return 0.0
+        if np.count_nonzero(f) < 2:
+            return math.nan
+        w = f / total
+        within = square - float(np.dot(self._sum, self._sum)) / total
+        return float(max(within, 0.0) / (1 - (w * w).sum()))
