@@ -141,11 +141,8 @@ def test_a_cohort_from_the_future(tmp_path):
 
 
 def test_without_replacement_is_for_equal_probabilities():
-    sampler = kvib.Sampler(kvib.BySize(), SIZES, 2, kvib.without_replacement)
-    before = snapshot(sampler)
     with pytest.raises(ValueError, match="pivotal draws a fixed number with any probabilities"):
-        sampler.draw()
-    assert snapshot(sampler) == before
+        kvib.Sampler(kvib.BySize(), SIZES, 2, kvib.without_replacement)
 
 
 def test_procedures_refuse_what_is_not_a_probability():
@@ -329,7 +326,7 @@ def test_cohorts_cannot_be_changed():
     cohort = new().draw(budget=5)
     with pytest.raises(ValueError, match="read-only"):
         cohort.expected[0] = 1
-    assert "expected=" in repr(cohort)
+    assert repr(cohort) == "<Cohort of round 0: 5 clients [0, 1, 2, 3, 4], budget 5, unbiased>"
 
 
 def test_selector_bad_input():

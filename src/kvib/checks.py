@@ -1,16 +1,86 @@
 """Validation at the border: every error names the value and the way out. Inside, trust."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import reprlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from kvib import procedures
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.policies import Policy
+from kvib.procedures import Procedure, without_replacement
 
 # Between these, ratios of squares divided by cubes of probabilities stay finite.
 LARGEST_NORM = 1e60
 SMALLEST_FEEDBACK = 1e-60
+
+
+def checked_policy(policy: Any) -> Policy[Any]:
+    """A policy that has what every policy needs."""
+    if isinstance(policy, type):
+        raise ValueError(f"policy {policy.__name__} is a class; write {policy.__name__}()")
+    if not isinstance(policy, Policy):
+        raise ValueError(
+            f"policy {_short(policy)} is not a policy; write kvib.Forecast(), kvib.KVib() or your "
+            "own subclass of kvib.Policy"
+        )
+    kind = type(policy)
+    missing = [name for name in ("start", "scores") if getattr(kind, name) is getattr(Policy, name)]
+    missing += [] if hasattr(policy, "procedure") else ["procedure"]
+    if missing:
+        raise ValueError(
+            f"policy {kind.__name__} has no {' and no '.join(missing)}; a policy needs start, "
+            "scores and the procedure to draw with by default"
+        )
+    return policy
+
+
+def checked_procedure(procedure: Any, policy: Policy[Any]) -> Procedure:
+    """A procedure that can give this policy's probabilities; the policy's own by default."""
+    chosen = policy.procedure if procedure is None else procedure
+    if not isinstance(chosen, Procedure):
+        known = isinstance(chosen, str) and chosen in procedures.__all__
+        raise ValueError(
+            f"procedure {_short(chosen)} is not a procedure; write "
+            f"kvib.{chosen if known else 'pivotal'}" + ("" if known else ", say")
+        )
+    if chosen is without_replacement and not policy.equal:
+        raise ValueError(
+            "without_replacement gives every client the same probability, "
+            f"{type(policy).__name__} does not; kvib.pivotal draws a fixed number with any "
+            "probabilities"
+        )
+    return chosen
+
+
+def checked_cohort(cohort: Any) -> Cohort:
+    """What `draw` returned."""
+    if not isinstance(cohort, Cohort):
+        raise ValueError(f"{_short(cohort)} is not a cohort; give the one that draw() returned")
+    return cohort
+
+
+def _short(value: Any) -> str:
+    """A value as part of one line."""
+    return " ".join(reprlib.repr(value).split())
+
+
+def _floats(values: Any, name: str, way_out: str) -> FloatArray:
+    """Numbers of any kind as floats, not copied where they are; None is NaN."""
+    try:
+        if isinstance(values, Mapping | Set | Iterator | str):
+            raise TypeError
+        given = np.asarray(values)
+        if given.dtype.kind not in "biufO":
+            raise TypeError
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} {_short(values)} are not numbers; {way_out}") from None
 
 
 def checked_weights(weights: ArrayLike) -> FloatArray:
@@ -29,25 +99,30 @@ def normalise(weights: FloatArray) -> tuple[float, float]:
     return largest, rest
 
 
-def positive_weights(weights: ArrayLike) -> FloatArray:
-    """Weights of clients, a copy."""
-    w = np.array(weights, dtype=np.float64)
+def positive_weights(weights: ArrayLike, called: Sequence[Any] = ()) -> FloatArray:
+    """Weights of clients, a copy; `called` is what they are called, by default by their place."""
+    if isinstance(weights, Mapping):
+        raise ValueError(
+            f"weights {_short(weights)} are a mapping; write weights=list(d.values()), keys=list(d)"
+        )
+    w = _floats(weights, "weights", "give one positive number per client, as a list or an array")
     if w.ndim != 1 or len(w) == 0:
         raise ValueError(f"weights have shape {w.shape}; give one positive number per client")
     bad = np.flatnonzero(~((w > 0) & np.isfinite(w)))
     if len(bad):
+        who = called[bad[0]] if bad[0] < len(called) else int(bad[0])
         raise ValueError(
-            f"weight {w[bad[0]]} of client {bad[0]} is not a positive finite number; "
+            f"weight {w[bad[0]]} of client {who!r} is not a positive finite number; "
             "leave out clients without data"
         )
-    return w
+    return np.array(w)
 
 
 def checked_cost(cost: ArrayLike | None, clients: int) -> FloatArray | None:
     """What drawing each client costs, a copy; None: one each."""
     if cost is None:
         return None
-    each = np.array(cost, dtype=np.float64)
+    each = np.array(_floats(cost, "costs", "give one positive number per client"))
     if each.shape != (clients,) or not ((each > 0) & np.isfinite(each)).all():
         raise ValueError(
             f"cost of shape {each.shape} is not one positive number for each of {clients} clients"
@@ -57,6 +132,8 @@ def checked_cost(cost: ArrayLike | None, clients: int) -> FloatArray | None:
 
 def checked_budget(budget: float, clients: float, cost: FloatArray | None = None) -> float:
     """A number of clients per round, or a sum of costs, that this population can provide."""
+    if isinstance(budget, bool) or np.asarray(budget).dtype.kind not in "iuf":
+        raise ValueError(f"budget {_short(budget)} is not a number of clients per round")
     if not (np.isfinite(budget) and budget > 0):
         raise ValueError(f"budget {budget} is not a positive number of clients per round")
     if cost is not None:
@@ -71,6 +148,16 @@ def checked_budget(budget: float, clients: float, cost: FloatArray | None = None
     return float(budget)
 
 
+def warn_of_fraction(budget: float, clients: int, stacklevel: int) -> None:
+    """Fewer than one client per round: elsewhere such a number is a share of all clients."""
+    if budget < 1 < clients:
+        warnings.warn(
+            f"budget {budget:g} is less than one client per round; for a share of the {clients} "
+            f"clients write {budget:g} * {clients}",
+            stacklevel=stacklevel + 1,
+        )
+
+
 def checked_seed(seed: int) -> int:
     """A non-negative integer."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
@@ -78,28 +165,31 @@ def checked_seed(seed: int) -> int:
     return int(seed)
 
 
-def available_ids(available: ArrayLike | None, clients: int) -> IntArray:
+def available_ids(available: Any, clients: int, name: str = "available") -> IntArray:
     """Who can be drawn, ascending: from nothing (all), a mask of all clients, or a list of ids."""
     if available is None:
         return np.arange(clients)
-    given = np.asarray(available)
+    given = np.asarray(list(available) if isinstance(available, Set) else available)
     if given.dtype == np.bool_:
         if given.shape != (clients,):
             raise ValueError(
-                f"the availability mask has shape {given.shape} for {clients} clients; "
+                f"{name}: the mask has shape {given.shape} for {clients} clients; "
                 "give one boolean per client, or a list of ids"
             )
         return np.flatnonzero(given)
     if given.size == 0:
         return np.empty(0, dtype=np.int64)
-    if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer):
+    if given.ndim != 1 or given.dtype.kind not in "iu":
         raise ValueError(
-            f"available is an array of {given.dtype} with shape {given.shape}; "
-            "give one boolean per client, or a list of ids"
+            f"{name}={_short(available)} {_instead(given)}give one boolean per client, or a list "
+            "of ids"
         )
     unknown = given[(given < 0) | (given >= clients)]
     if len(unknown):
-        raise ValueError(f"unknown client id {unknown[0]}; ids are 0 to {clients - 1}")
+        raise ValueError(
+            f"unknown client id {unknown[0]}; ids are 0 to {clients - 1}, and sampler.ids(keys) "
+            "gives those of keys"
+        )
     ids = np.sort(given).astype(np.int64)
     twice = ids[1:][np.diff(ids) == 0]
     if len(twice):
@@ -109,9 +199,18 @@ def available_ids(available: ArrayLike | None, clients: int) -> IntArray:
     return ids
 
 
+def _instead(given: Any) -> str:
+    """What somebody meant who gave this for ids."""
+    if given.ndim == 0 and given.dtype.kind in "iuf":
+        return f"is one number; did you mean budget={given}? Else "
+    if given.dtype.kind in "USO":
+        return "are not ids; sampler.ids(keys) gives those of keys; "
+    return f"is an array of {given.dtype} with shape {given.shape}; "
+
+
 def all_norms(norms: ArrayLike, clients: int) -> FloatArray:
     """‖g‖ of all clients, for policies that must know them before the draw."""
-    values = np.asarray(norms, dtype=np.float64)
+    values = _floats(norms, "norms", "give ‖g‖ of every client")
     if values.shape != (clients,):
         raise ValueError(f"norms have shape {values.shape}; give one per client, {clients} in all")
     _refuse(values, np.isnan(values), np.arange(clients), "norms at draw must all be known")
@@ -120,14 +219,15 @@ def all_norms(norms: ArrayLike, clients: int) -> FloatArray:
 
 def cohort_norms(cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> FloatArray:
     """‖g‖ of a cohort in the order of its ids; NaN where a client did not answer."""
-    if isinstance(norms, Mapping):
-        values = np.array([np.nan if n is None else n for n in by_id(cohort, norms)], dtype=float)
-    else:
-        values = np.asarray(norms, dtype=np.float64)
+    way_out = "give ‖g‖ of each client in the order of cohort.ids, NaN where there was no answer"
+    checked_cohort(cohort)
+    given = by_id(cohort, norms) if isinstance(norms, Mapping) else norms
+    values = _floats(given, "norms", way_out)
     if values.shape != (len(cohort),):
+        if values.ndim > 1:
+            way_out = "kvib.norms(updates) makes one number of each update"
         raise ValueError(
-            f"norms have shape {values.shape} for a cohort of {len(cohort)}; give one per client "
-            "in the order of cohort.ids, NaN where there was no answer"
+            f"norms have shape {values.shape} for a cohort of {len(cohort)}; {way_out}"
         )
     return _finite_norms(values, cohort.ids)
 
@@ -137,7 +237,7 @@ def by_id(cohort: Cohort, values: Mapping[int, Any]) -> list[Any]:
     unknown = set(values) - set(cohort.ids.tolist())
     if unknown:
         raise ValueError(
-            f"client {min(unknown)} is not in the cohort of round {cohort.round}; "
+            f"client {min(unknown, key=str)!r} is not in the cohort of round {cohort.round}; "
             f"its ids are {cohort.ids.tolist()[:10]}{' …' if len(cohort) > 10 else ''}"
         )
     return [values.get(i) for i in cohort.ids.tolist()]

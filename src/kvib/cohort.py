@@ -1,7 +1,7 @@
 """What one round drew, with everything that makes its estimate unbiased."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -113,5 +113,8 @@ class Cohort:
         return replace(self, pairs=None, **{name: getattr(self, name)[keep] for name in aligned})
 
     def __repr__(self) -> str:
-        shown = {f.name: getattr(self, f.name) for f in fields(self) if f.repr}
-        return f"Cohort({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        ids = ", ".join(map(str, self.ids[:8])) + (", …" if len(self) > 8 else "")
+        return (
+            f"<Cohort of round {self.round}: {len(self)} clients [{ids}], budget {self.budget:g}, "
+            f"{self.guarantee}>"
+        )

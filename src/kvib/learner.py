@@ -1,5 +1,6 @@
 """A policy at work."""
 
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -21,10 +22,21 @@ class Learner:
     def __init__(self, policy: Policy[Any], setting: Setting) -> None:
         self.policy, self.cap = policy, setting.cap
         self.state = policy.start(setting)
+        if not hasattr(self.state, "_fields"):
+            raise ValueError(
+                f"{type(policy).__name__}.start returned {self.state!r}; return a NamedTuple of "
+                "arrays and numbers, which fits into a state file"
+            )
 
     def scores(self, ids: IntArray) -> FloatArray:
-        """How much each of these clients matters, [m]."""
-        return self.policy.scores(self.state, ids)
+        """How much each of these clients matters, [m]; above 0, since nobody looks at all."""
+        scores = self.policy.checked_scores(self.state, ids)
+        if len(ids) and scores.min() == 0:
+            raise ValueError(
+                f"{type(self.policy).__name__} gives client {ids[scores.argmin()]} the score 0; a "
+                "policy with `lasting` scores must give everybody a positive one"
+            )
+        return scores
 
     @property
     def epoch(self) -> int:
@@ -47,12 +59,11 @@ class Learner:
     def learn(self, answers: Cohort, pi: FloatArray) -> None:
         """From λ‖g‖ of those of a cohort who answered."""
         feedback = _feedback(pi, answers.response, answers.availability)
-        self.state = self.policy.observe(self.state, answers, feedback)
+        self.state = self.policy.learned(self.state, answers, feedback)
 
     def informed(self, pi: FloatArray, reach: FloatArray, availability: FloatArray) -> Self:
         """The same for one draw, told λ‖g‖ of all clients."""
-        other = object.__new__(type(self))
-        other.policy, other.cap = self.policy, self.cap
+        other = copy(self)
         other.state = self.policy.inform(self.state, _feedback(pi, reach, availability))
         return other
 

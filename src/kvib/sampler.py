@@ -1,5 +1,7 @@
 """A policy and a procedure over a population."""
 
+from __future__ import annotations  # so that help() shows names, not what they stand for
+
 import math
 import os
 import threading
@@ -17,12 +19,16 @@ from kvib.checks import (
     all_norms,
     available_ids,
     checked_budget,
+    checked_cohort,
     checked_cost,
+    checked_policy,
+    checked_procedure,
     checked_seed,
     checked_sketch,
     checked_variables,
     cohort_norms,
     positive_weights,
+    warn_of_fraction,
 )
 from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, IntArray
 from kvib.difference import Difference
@@ -94,14 +100,16 @@ class Sampler:
         cool_down: int = 0,
         over_select: bool = False,
     ) -> None:
-        self.policy = policy
-        self.procedure = policy.procedure if procedure is None else procedure
+        self.policy = checked_policy(policy)
+        self.procedure = checked_procedure(procedure, policy)
         self.population = Population(weights, keys)
         N = self.population.count
         self.seed = checked_seed(seed)
         self._reach = Reach(response, availability, N)
         self._prices = Prices(checked_cost(cost, N), over_select, self._reach)
         self.budget = checked_budget(budget, N, self._prices.cost)
+        if cost is None:
+            warn_of_fraction(self.budget, N, stacklevel=2)
         self.estimator, self.guard = estimator, guard
         self.remembered = None if estimator is None else estimator.start(self.weights)
         self.usual_step = math.nan
@@ -161,11 +169,11 @@ class Sampler:
         """Draw the clients of the next round.
 
         Args:
-            available: who can be drawn: one boolean per client, or a list of ids. Nobody: the
-                cohort is empty.
+            available: who can be drawn: one boolean per client, or a list or set of ids. Nobody:
+                the cohort is empty.
             budget: for this round instead of the sampler's; at most the number available.
             norms: ‖g‖ of all clients, for the policies that must know them (Optimal, AOCS).
-            absent: who cannot be drawn: a list of ids, short where rounds shall be fast.
+            absent: who cannot be drawn: a list or set of ids, short where rounds shall be fast.
         """
         with self._changing("draw"):
             away = self._absent(absent)
@@ -183,8 +191,7 @@ class Sampler:
             yield
 
     def _absent(self, absent: ArrayLike | None) -> IntArray:
-        given = np.empty(0, np.int64) if absent is None else np.asarray(absent)
-        return available_ids(given, len(self))
+        return available_ids([] if absent is None else absent, len(self), "absent")
 
     def _chances(
         self, available: ArrayLike | None, budget: float | None, norms: ArrayLike | None
@@ -296,7 +303,7 @@ class Sampler:
             like: what the model looks like; then a round without answers gives its form too, not
                 what is remembered as a vector, or 0.0.
         """
-        answered, given = answers(cohort, updates)
+        answered, given = answers(checked_cohort(cohort), updates)
         if answered.any():
             flat, shape = as_rows(given)
 
@@ -317,7 +324,7 @@ class Sampler:
         if self.remembered is not None and coefficients is not unbiased:
             raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
         with self._lock:  # `finish` of other rounds changes what is remembered
-            self._ledger.check(cohort)
+            self._ledger.check(checked_cohort(cohort))
             return Estimation(self, cohort, coefficients)
 
     def finish(
@@ -479,8 +486,10 @@ class Sampler:
             keys: of each, where clients have keys.
             cost: of each, where drawing has costs.
         """
-        given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
-        names = None if keys is None else listed(keys)
+        names, first = None if keys is None else listed(keys), len(self)
+        given = positive_weights(
+            np.atleast_1d(weights), names or range(first, first + np.size(weights))
+        )
         price = None if cost is None else checked_cost(np.atleast_1d(cost), len(given))
         with self._changing("join"):
             self._learner.takes_changes()
@@ -518,7 +527,7 @@ class Sampler:
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:
         """Weights of clients change, in the units of the weights at the beginning."""
-        given = positive_weights(np.atleast_1d(np.asarray(weights, np.float64)))
+        given = positive_weights(np.atleast_1d(weights), listed(keys))
         with self._changing("reweigh"):
             self._learner.takes_changes()
             self._refuse_fixed()
@@ -574,7 +583,7 @@ class Sampler:
         path: str | os.PathLike[str],
         policy: Policy[Any] | None = None,
         procedure: Procedure | None = None,
-    ) -> "Sampler":
+    ) -> Sampler:
         """The sampler that was saved: it draws what the other one would have drawn.
 
         Args:
@@ -596,7 +605,7 @@ class Sampler:
         arrays: Arrays,
         policy: Policy[Any] | None = None,
         procedure: Procedure | None = None,
-    ) -> "Sampler":
+    ) -> Sampler:
         """The sampler that `packed` packed."""
         about = storage.about(arrays["header"], "sampler")
         copies = {name: np.array(array) for name, array in arrays.items()}
