@@ -114,8 +114,8 @@ def main() -> None:
 
     for precision in ("float32", "tf32", "bf16"):
         engine = TorchEngine(task, local, device, precision, batched=True)
-        if engine.why_sequential:
-            raise SystemExit(engine.why_sequential)
+        if engine.slow:
+            raise SystemExit(engine.slow)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         found = engine.updates(model, work[0])

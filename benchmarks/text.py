@@ -27,7 +27,7 @@ from kvib.sim.engines.torch_engine import TorchEngine
 from kvib.sim.local import Batches, plan
 from kvib.sim.models import make
 from kvib.sim.text import Classifier, NextToken, tail_sizes
-from kvib.sim.text.models import PYTHIA_70M, TINY
+from kvib.sim.text.models import PYTHIA_70M
 from kvib.sim.text.tasks import next_token_task
 
 MINILM = {
@@ -39,7 +39,8 @@ MINILM = {
     "intermediate_size": 1536,
     "max_position_embeddings": 512,
 }
-SMALL = {**TINY, "vocab_size": 100, "intermediate_size": 128, "max_position_embeddings": 64}
+SMALL = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL |= {"intermediate_size": 128, "max_position_embeddings": 64}
 
 
 def synchronise() -> None:
@@ -138,7 +139,7 @@ def measured(
             total = engine.summed(model, batches, factors).total
             exact = total if exact is None else exact
             row["error"] = float((total - exact).norm() / exact.norm())
-            row["graphs"] = engine.why_eager or engine.graphs
+            row["graphs"] = engine.slow or engine.graphs
             taken = seconds(partial(engine.summed, model, batches, factors), repeat)
         row |= {
             "s": taken,

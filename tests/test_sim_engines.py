@@ -1,5 +1,7 @@
 """Every engine trains as the slow readable loop does, and says so where it cannot be fast."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from torch import nn  # noqa: E402
 
 from kvib.sim import ClientData, LinearEngine, LocalSGD, SoftmaxRegression, Task  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
-from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
+from kvib.sim.engines.torch_engine import SLOWLY, TorchEngine  # noqa: E402
 from kvib.sim.local import plan  # noqa: E402
 
 SIZES = [7, 1, 12, 3, 1, 20, 5]
@@ -227,7 +229,12 @@ class Normed(nn.Module):
 def both(task, local=None):
     """Updates of the reference and of a batched engine, and the engine; clients of ≥ 3 samples."""
     local = local or LocalSGD(0.1, batch_size=30, epochs=2)
-    reference, engine = ReferenceEngine(task, local), TorchEngine(task, local, batched=True)
+    reference = ReferenceEngine(task, local)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        engine = TorchEngine(task, local, batched=True)
+    wanted = [f"{SLOWLY}: {engine.slow}"] if engine.slow else []
+    assert [str(warning.message) for warning in told] == wanted
     model = start(reference)
     batches = plan(task.train, np.array([0, 2, 3, 5, 6]), local, 0, 0)
     return trained(reference, model, batches), trained(engine, model, batches), engine
@@ -235,8 +242,8 @@ def both(task, local=None):
 
 def test_batch_norm_is_trained_one_after_another():
     wanted, got, engine = both(module_task(Normed))
-    assert "norm.running_mean" in engine.why_sequential
-    assert "GroupNorm or LayerNorm" in engine.why_sequential
+    assert "norm.running_mean" in engine.slow
+    assert "GroupNorm or LayerNorm" in engine.slow
     np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=3e-6)
     running = slice(FEATURES * (CLASSES + 2) + CLASSES, None)
     assert np.abs(got[:, running]).min() > 0  # statistics are part of the update
@@ -246,7 +253,7 @@ def test_batch_norm_without_statistics():
     """It mixes the samples of a batch, so that padding would change the result."""
     wanted, got, engine = both(module_task(lambda: Normed(track_running_stats=False)))
     np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=3e-6)
-    assert engine.why_sequential
+    assert engine.slow
 
 
 def test_batch_norm_with_cumulative_statistics():
@@ -268,15 +275,15 @@ class ThroughNumpy(nn.Linear):
 @pytest.mark.parametrize("kind", [Branching, ThroughNumpy])
 def test_modules_that_vmap_cannot_take(kind):
     wanted, got, engine = both(module_task(lambda: kind(FEATURES, CLASSES)))
-    assert "vmap cannot take the module" in engine.why_sequential
-    assert "\n" not in engine.why_sequential
+    assert "vmap cannot take the module" in engine.slow
+    assert "\n" not in engine.slow
     np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=3e-6)
 
 
-def test_why_sequential_is_empty_where_clients_are_batched():
+def test_nobody_is_slow_where_clients_are_batched():
     for task in (linear_task(), conv_task(), regression_task()):
-        assert TorchEngine(task, LOCALS["epochs"], batched=True).why_sequential == ""
-        assert TorchEngine(task, LOCALS["epochs"]).why_sequential == ""
+        assert TorchEngine(task, LOCALS["epochs"], batched=True).slow == ""
+        assert TorchEngine(task, LOCALS["epochs"]).slow == ""
 
 
 class ConvNormed(nn.Module):
@@ -295,7 +302,7 @@ def test_batch_norm_of_images_without_statistics():
     task = Task("mixing", *clients((7, 7), images=True), ConvNormed, CLASSES)
     wanted, got, engine = both(task)
     np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=3e-6)
-    assert engine.why_sequential
+    assert engine.slow
 
 
 # Ordinary modules of users
@@ -348,6 +355,7 @@ def test_training_is_in_training_mode_after_an_evaluation(batched):
 
 
 @pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.filterwarnings("ignore:clients train slowly")
 def test_dropout_is_decided_by_the_round_and_not_by_what_ran_before(batched):
     """A resumed run must see the same dropout: nothing may come from the global generator."""
     task = module_task(
@@ -377,7 +385,7 @@ def test_sequences_keep_their_shape():
 
     task = Task("sequences", *clients((3, 5)), Recurrent, CLASSES)
     wanted, got, engine = both(task)
-    assert engine.why_sequential == ""
+    assert engine.slow == ""
     np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=3e-6)
 
 

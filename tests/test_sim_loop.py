@@ -192,6 +192,7 @@ def test_everybody_drawn_is_full_participation():
     assert simulation.model == pytest.approx(-simulation.sampler.weights @ updates, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:budget 0.5 is less than one")
 def test_nobody_drawn():
     """With a small budget independent draws may be empty; the model stays, the run goes on."""
     simulation = new(kvib.Uniform(), kvib.independent, budget=0.5)

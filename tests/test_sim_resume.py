@@ -56,11 +56,14 @@ def new(
     local=LOCAL,
     budget=4,
     sampler_seed=1,
+    given=None,
     **options,
 ):
     task = task or small_task()
     policy = policy or kvib.KVib(rounds=ROUNDS)
-    sampler = kvib.Sampler(policy, task.weights, budget, procedure, seed=sampler_seed)
+    sampler = kvib.Sampler(
+        policy, task.weights, budget, procedure, seed=sampler_seed, **given or {}
+    )
     options = {"exact_every": 3, "train_loss_every": 2, **options}
     return Simulation(task, engine(task, local), sampler, local, server, **options)
 
@@ -162,6 +165,12 @@ OTHERS = {
     "task": {"task": replace(small_task(), name="other")},
     "data": {"task": small_task(seed=1)},  # the same name, size and weights
     "weights": {"task": replace(small_task(), weights=np.ones(N))},
+    "cost": {"given": {"cost": np.ones(N)}},
+    "cool_down": {"given": {"cool_down": 1}},
+    "over_select": {"given": {"over_select": True}},
+    "variables": {"given": {"variables": np.ones((N, 1))}},
+    "response": {"given": {"response": 0.9}},
+    "availability": {"given": {"availability": kvib.EstimatedRate()}},
 }
 
 
@@ -174,6 +183,38 @@ def test_checkpoints_of_another_run(tmp_path, differs):
     with pytest.raises(ValueError, match=f"is of another run: .*({said}).* differ; use another"):
         list(other.run(rounds=3, folder=tmp_path))
     assert outcome(other) == before
+
+
+def test_learned_rates_are_not_another_run(tmp_path):
+    given = {"response": kvib.EstimatedRate(), "cool_down": 1, "variables": np.ones((N, 1))}
+    list(new(given=given).run(rounds=3, folder=tmp_path))
+    assert len(list(new(given=given).run(rounds=5, folder=tmp_path))) == 2
+
+
+def test_a_journal_is_not_turned_back(tmp_path):
+    task = small_task()
+    with kvib.journalled(tmp_path / "j", kvib.KVib(), task.weights, 4) as sampler:
+        run = Simulation(task, LinearEngine(task, LOCAL), sampler, LOCAL)
+        with pytest.raises(
+            ValueError, match=r"Journalled sampler keeps a file of its own.* no fold"
+        ):
+            next(run.run(rounds=2, folder=tmp_path / "run"))
+        assert len(list(run.run(rounds=2))) == 2
+
+
+def test_checkpoints_take_little_of_the_time(tmp_path, monkeypatch):
+    """One that took 1/8 s is not followed by another within 20/8, whatever was asked for."""
+    now, saved, run = [0.0], [], new()
+    monkeypatch.setattr("kvib.sim.simulation.time.monotonic", lambda: now[0])
+
+    def save(path):
+        saved.append(len(run.records))
+        now[0] += 0.125
+
+    monkeypatch.setattr(run, "save", save)
+    for _ in run.run(rounds=100, folder=tmp_path, checkpoint_seconds=0.5):
+        now[0] += 0.125
+    assert saved == [5, 25, 45, 65, 85, 100]
 
 
 def test_files_that_are_no_checkpoint(tmp_path):

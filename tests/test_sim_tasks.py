@@ -374,9 +374,10 @@ def test_prepared_files_that_are_none(tmp_path):
         prepared.prepare(replace(task_of(), model=lambda: None, classes=3), tmp_path / "mine.npz")
     kvib.Sampler(kvib.KVib(), [1, 2], 1).save(tmp_path / "sampler.npz")
     (tmp_path / "text").write_text("hello")
-    for name in ("sampler.npz", "text"):
-        with pytest.raises(ValueError, match="not a whole kvib task file"):
-            prepared.make_task(str(tmp_path / name))
+    with pytest.raises(ValueError, match="is a kvib sampler file, not a task file"):
+        prepared.make_task(str(tmp_path / "sampler.npz"))
+    with pytest.raises(ValueError, match="not a whole kvib task file"):
+        prepared.make_task(str(tmp_path / "text"))
 
 
 def test_a_name_that_only_begins_like_one_of_ours_is_not_ours(tmp_path):

@@ -7,10 +7,11 @@ import numpy as np
 
 from kvib.sim import ClientData, Task
 from kvib.sim.text import Classifier, NextToken
-from kvib.sim.text.models import TINY
 from kvib.sim.text.partition import tail_sizes
 from kvib.sim.text.tasks import next_token_task
+from kvib.sim.text.tokens import END
 
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 WORDS = [
     "[PAD]",
     "[UNK]",
@@ -84,7 +85,7 @@ def write_data(folder):
         "decoder": None,
         "model": {
             "type": "WordLevel",
-            "vocab": {word: k for k, word in enumerate(WORDS)},
+            "vocab": {word: k for k, word in enumerate([END, *WORDS[1:]])},
             "unk_token": "[UNK]",
         },
     }

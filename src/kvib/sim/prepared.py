@@ -1,17 +1,16 @@
 """A task as one small file, for machines without the data, the network or numba."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvib import storage
-from kvib.cohort import Arrays
 from kvib.sim import femnist, text
-from kvib.sim.data import ClientData
+from kvib.sim.data import Array, ClientData
 from kvib.sim.synthetic import synthetic
 from kvib.sim.task import SoftmaxRegression, Task
 from kvib.sim.text.models import PYTHIA_14M, next_token_loss
@@ -31,7 +30,10 @@ TASKS: dict[str, Callable[[], Task]] = {
     **{f"agnews-{sigma}": partial(text.agnews, sigma) for sigma in (1, 2, 3)},
     **{f"newswire-{sigma}": partial(text.newswire, sigma) for sigma in (1, 2, 3)},
     **{
-        f"newswire-14m-{sigma}": partial(text.newswire, sigma, model=text.NextToken(PYTHIA_14M))
+        # small enough to be trained together, which only eager attention can be
+        f"newswire-14m-{sigma}": partial(
+            text.newswire, sigma, model=text.NextToken(PYTHIA_14M, attention="eager")
+        )
         for sigma in (1, 2, 3)
     },
     "shakespeare": text.shakespeare,
@@ -50,29 +52,12 @@ def make_task(name: str) -> Task:
 
 def prepare(task: Task, path: str | os.PathLike[str]) -> None:
     """Write what a task needs as one compressed file."""
-    about = {"name": task.name, "classes": task.classes, "model": _describe(task)}
+    kind, said, weights = _described(task)
+    about = {"name": task.name, "classes": task.classes, "model": {"kind": kind, **said}}
     arrays = {"x": task.train.x, "y": _small(task.train.y), "sizes": task.train.sizes}
     arrays |= {"test_x": task.test[0], "test_y": _small(task.test[1]), "weights": task.weights}
-    if isinstance(task.model, text.Classifier):
-        arrays |= {f"model.{name}": array for name, array in task.model.weights.items()}
+    arrays |= {f"model.{name}": array for name, array in weights.items()}
     storage.write(path, {"header": storage.header("task", about), **arrays}, compressed=True)
-
-
-def _describe(task: Task) -> dict[str, Any]:
-    if isinstance(task.model, SoftmaxRegression):
-        return {"kind": "softmax", "features": task.model.features, "classes": task.model.classes}
-    if isinstance(task.model, partial) and task.model.func is femnist.cnn and task.loss is None:
-        return {"kind": "femnist-cnn", "classes": task.model.args[0]}
-    if isinstance(task.model, text.Classifier) and task.loss is None:
-        config, attention = dict(task.model.config), task.model.attention
-        return {"kind": "classifier", "config": config, "attention": attention}
-    if isinstance(task.model, text.NextToken) and task.loss is next_token_loss:
-        config, attention = dict(task.model.config), task.model.attention
-        return {"kind": "next-token", "config": config, "attention": attention}
-    raise ValueError(
-        f"only kvib's own models can be prepared, not that of {task.name!r}; save your arrays and "
-        "make the Task where you run it"
-    )
 
 
 def read(path: str | os.PathLike[str]) -> Task:
@@ -82,21 +67,76 @@ def read(path: str | os.PathLike[str]) -> Task:
         raise ValueError(f"{path} is not a whole kvib task file; prepare it again")
     train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
     test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
-    made, loss = _model(about, arrays)
-    return Task(about["name"], train, test, made, about["classes"], loss, arrays["weights"])
+    said = dict(about["model"])
+    kind = said.pop("kind", None)
+    if kind not in MODELS:
+        raise ValueError(
+            f"{path} holds a model of the kind {kind!r}, not one of {', '.join(MODELS)}; read it "
+            "with the kvib that wrote it, or prepare it again"
+        )
+    model = MODELS[kind].make(**said, weights=storage.part(arrays, "model"))
+    loss = MODELS[kind].loss
+    return Task(about["name"], train, test, model, about["classes"], loss, arrays["weights"])
 
 
-def _model(about: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
-    """The model that was described, and its loss."""
-    said = about["model"]
-    if said["kind"] == "softmax":
-        return SoftmaxRegression(said["features"], said["classes"]), None
-    if said["kind"] == "classifier":
-        weights = storage.part(arrays, "model")
-        return text.Classifier(said["config"], about["classes"], weights, said["attention"]), None
-    if said["kind"] == "next-token":
-        return text.NextToken(said["config"], said["attention"]), next_token_loss
-    return partial(femnist.cnn, said["classes"]), None
+class Kind(NamedTuple):
+    """A kind of model as it is written to a file."""
+
+    describe: Callable[[Any], dict[str, Any] | None]
+    """What makes it again; None if the model is of another kind."""
+    make: Callable[..., Any]
+    loss: Callable[[Any, Any], Any] | None = None
+
+
+def _softmax(model: Any) -> dict[str, Any] | None:
+    if not isinstance(model, SoftmaxRegression):
+        return None
+    return {"features": model.features, "classes": model.classes}
+
+
+def _cnn(model: Any) -> dict[str, Any] | None:
+    ours = isinstance(model, partial) and model.func is femnist.cnn
+    return {"classes": model.args[0]} if ours else None
+
+
+def _classifier(model: Any) -> dict[str, Any] | None:
+    if not isinstance(model, text.Classifier):
+        return None
+    config, attention = dict(model.config), model.attention
+    return {"config": config, "classes": model.classes, "attention": attention}
+
+
+def _next_token(model: Any) -> dict[str, Any] | None:
+    if not isinstance(model, text.NextToken):
+        return None
+    return {"config": dict(model.config), "attention": model.attention}
+
+
+MODELS: dict[str, Kind] = {
+    "softmax": Kind(
+        _softmax, lambda features, classes, weights: SoftmaxRegression(features, classes)
+    ),
+    "femnist-cnn": Kind(_cnn, lambda classes, weights: partial(femnist.cnn, classes)),
+    "classifier": Kind(_classifier, text.Classifier),
+    "next-token": Kind(
+        _next_token,
+        lambda config, attention, weights: text.NextToken(config, attention),
+        next_token_loss,
+    ),
+}
+"""The models that a file can hold."""
+
+
+def _described(task: Task) -> tuple[str, dict[str, Any], Mapping[str, Array]]:
+    """The kind of a task's model, what makes it again, and its weights."""
+    for name, kind in MODELS.items():
+        said = kind.describe(task.model)
+        if said is not None and task.loss is kind.loss:
+            return name, said, getattr(task.model, "weights", {})
+    raise ValueError(
+        f"only kvib's own models can be prepared, not that of {task.name!r}; save your arrays and "
+        "make the Task where you run it"
+    )
 
 
 def _small(labels: Any) -> Any:

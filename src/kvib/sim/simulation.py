@@ -38,6 +38,8 @@ def _diverged(client: int, t: int) -> DivergedError:
 
 LARGEST_NORM = float(np.finfo(np.float32).max) ** 0.5
 """Beyond it squares are no numbers for engines in single precision."""
+LEISURE = 20
+"""Between two checkpoints pass as many times the seconds that one takes."""
 
 
 class Simulation:
@@ -94,6 +96,7 @@ class Simulation:
         self.memory: Memory = self.server.start(self.model)
         self.records: list[Record] = []
         self.seconds: list[dict[str, float]] = []
+        self._options = _options(sampler)
 
     def round(self) -> Record:
         """Play one round."""
@@ -287,22 +290,30 @@ class Simulation:
         Args:
             rounds: how many in all, those of an earlier start included.
             folder: where to keep checkpoints; a run found there is continued exactly.
-            checkpoint_seconds: how often to save.
+            checkpoint_seconds: how often to save, less often where that takes long; 0: always.
             stop_after: seconds after which to save and stop, to go on later or elsewhere.
         """
         path = None if folder is None else Path(folder) / "checkpoint.npz"
         if path is not None:
+            if type(self.sampler) is not Sampler:
+                raise ValueError(
+                    f"a {type(self.sampler).__name__} sampler keeps a file of its own, which a "
+                    "checkpoint cannot turn back; give a plain Sampler, or no folder"
+                )
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 self.load(path)
-        begin = saved = time.monotonic()
+        begin = time.monotonic()
+        due = begin + checkpoint_seconds
         while len(self.records) < rounds:
             record = self.round()
             now = time.monotonic()
             stop = now - begin >= stop_after or len(self.records) == rounds
-            if path is not None and (stop or now - saved >= checkpoint_seconds):
+            if path is not None and (stop or now >= due):
                 self.save(path)
-                saved = now
+                after = time.monotonic()
+                if checkpoint_seconds:
+                    due = after + max(checkpoint_seconds, LEISURE * (after - now))
             yield record
             if stop:
                 return
@@ -357,7 +368,21 @@ class Simulation:
             "budget": self.sampler.budget,
             "seeds": [self.seed, self.sampler.seed],
             "every": [self.evaluate_every, self.train_loss_every, self.exact_every],
+            **self._options,
         }
+
+
+def _options(sampler: Sampler) -> dict[str, Any]:
+    """What else a sampler was given; before the first round, since rates are learned."""
+    arrays = sampler.packed()
+    said = storage.about(arrays["header"], "sampler")
+    parts = ("variables", "cost", "response", "availability")
+    checks = {part: [n for n in sorted(arrays) if n.partition(".")[0] == part] for part in parts}
+    return {
+        "cool_down": said["cool down"],
+        "over_select": said["over-select"],
+        **{part: [crc32(arrays[n].tobytes()) for n in names] for part, names in checks.items()},
+    }
 
 
 class _Trained(NamedTuple):

@@ -1,5 +1,6 @@
 """Many clients at once: vmap over stacked parameters, replayed from CUDA graphs."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,6 +33,14 @@ class BatchedTrainer:
     Clients are grouped by the width of their batches and sorted by their number of steps, so that
     those still training are the first rows of one matrix of parameters. A step is recorded once for
     each number of rows and width (CUDA graph), then replayed: launches do not dominate.
+
+    Args:
+        flat: the module.
+        loss: of each sample.
+        local: how clients train.
+        x: inputs of all clients, on the device.
+        y: targets likewise.
+        room: for how many clients; more are taken in once, at the cost of new graphs.
     """
 
     def __init__(
@@ -41,9 +50,11 @@ class BatchedTrainer:
         local: LocalSGD,
         x: torch.Tensor,
         y: torch.Tensor,
+        room: int,
     ) -> None:
         self.flat, self.loss, self.local, self.x, self.y = flat, loss, local, x, y
         self.device = flat.vector.device
+        self.room = room
         self._stack = torch.empty(0, len(flat.vector), device=self.device)
         self._anchor = flat.vector.clone()
         self._steps: dict[tuple[int, int], _Step] = {}
@@ -64,8 +75,10 @@ class BatchedTrainer:
         mask = torch.tensor([[1.0, 0.0], [1.0, 0.0]], device=self.device)
         self.flat.module.train()
         try:
-            alike = self._gradients(self._anchor.repeat(2, 1), probe, mask)
-        except (RuntimeError, ValueError) as error:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "There is a performance drop")  # a loop inside
+                alike = self._gradients(self._anchor.repeat(2, 1), probe, mask)
+        except (RuntimeError, UserWarning, ValueError) as error:
             why = str(error).splitlines()[0]
             return f"torch.func.vmap cannot take the module or its loss ({why})"
         if not torch.allclose(alike[0], alike[1], rtol=1e-3, atol=1e-6):
@@ -122,14 +135,15 @@ class BatchedTrainer:
         out = torch.empty(len(batches.steps), len(model), device=self.device)
         self.flat.module.train()
         groups = _groups(batches, self.local.batch_size)
-        self._reserve(max(_rounded(len(members)) for members, _ in groups))
+        self._reserve(max([self.room, *(len(members) for members, _ in groups)]))
         self._anchor.copy_(model)
         for members, width in groups:
             self._train(model, batches, members, width, out)
         return out
 
-    def _reserve(self, rows: int) -> None:
-        """Room for this many clients; graphs hold addresses, so a new room means new graphs."""
+    def _reserve(self, clients: int) -> None:
+        """Room for this many; graphs hold addresses, so a new room means new graphs."""
+        rows = _rounded(clients)
         if len(self._stack) < rows:
             self._stack = torch.empty(rows, len(self.flat.vector), device=self.device)
             self._steps.clear()
@@ -164,9 +178,8 @@ def _groups(batches: Batches, largest: int) -> list[tuple[IntArray, int]]:
     """Clients of similar batch width, each group sorted by number of steps, most first."""
     steps = batches.steps
     widest = batches.lengths[batches.first[:-1]]  # the first batch of a pass is its largest
-    width = widest
-    if len(np.unique(widest)) > 4:  # few groups: a power of two for each
-        width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
+    # Powers of two: few groups, and the same ones in every round, so that graphs are used again.
+    width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
     groups = []
     for w in np.unique(width):
         members = np.flatnonzero(width == w)

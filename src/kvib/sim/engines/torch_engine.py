@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ from kvib.sim.task import Task
 PRECISIONS = ("float32", "tf32", "bf16")
 LARGE = 30_000_000
 """Parameters from which one client fills a GPU: batching would only take memory."""
+SLOWLY = "clients train slowly"
+"""How the warning begins that says so."""
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -41,10 +44,10 @@ class TorchEngine:
         device: "cpu", "cuda", "cuda:1", …
         precision: "float32", "tf32" or "bf16" for matrix products.
         batched: train clients together; by default on a GPU. A module that cannot is trained one
-            client after another, and `why_sequential` says why.
+            client after another: `slow` says why, and a warning.
         memory: bytes that the updates and activations of one chunk may take.
         graphs: replay the steps of clients that train one after another from CUDA graphs; by
-            default on a GPU.
+            default on a GPU. Steps that cannot be recorded are taken one by one, likewise told.
     """
 
     def __init__(
@@ -67,50 +70,62 @@ class TorchEngine:
         self.flat = FlatModule(make(task, seed=0), self.device)
         self.x, self.y = (on_device(a, self.device) for a in (task.train.x, task.train.y))
         self.test = tuple(on_device(a, self.device) for a in task.test)
-        self.why_sequential, self.memory = "", memory
+        self._initial = 0, self.flat.vector.clone()
+        self.slow, self.memory = "", memory
+        """Why clients train slower than was asked for; empty if they do not."""
         self._sequential = SequentialTrainer(self.flat, self.loss, local, self.x, self.y, graphs)
         self._batched: BatchedTrainer | None = None
+        outputs = 3 * 4 * self._outputs()  # bytes: of a sample, twice more for their gradient
         large = len(self.flat.vector) >= LARGE
-        if batched if batched is not None else self.device.type == "cuda" and not large:
-            self._batched = BatchedTrainer(self.flat, self.loss, local, self.x, self.y)
-            self.why_sequential = self._batched.cannot()
-            if self.why_sequential:
-                self._batched = None
+        together = batched if batched is not None else self.device.type == "cuda" and not large
         # a client's update, its copy of the model, its gradient, and activations of similar size
-        self.chunk = max(1, int(memory / (6 * 4 * len(self.flat.vector))))
-        self._block = self._evaluation_block()
+        client = 6 * 4 * len(self.flat.vector) + together * outputs * local.batch_size
+        self.chunk = max(1, int(memory / client))
+        if together:
+            room = min(self.chunk, len(task))
+            trainer = BatchedTrainer(self.flat, self.loss, local, self.x, self.y, room)
+            why = trainer.cannot()
+            self._batched = None if why else trainer
+            self._tell(why)
+        self._block = max(1, min(2048, int(memory / 4 / outputs)))
 
     @property
     def graphs(self) -> bool:
         """Whether the steps of clients that train one after another are recorded."""
         return self._batched is None and self._sequential.graphs
 
-    @property
-    def why_eager(self) -> str:
-        """Why they could not be; empty if they could, or nobody asked."""
-        return self._sequential.why_eager
+    def _tell(self, why: str) -> None:
+        """Nobody finds out from the results that they took ten times longer than they had to."""
+        if why and not self.slow:
+            self.slow = why
+            warnings.warn(f"{SLOWLY}: {why}", stacklevel=3)
 
     @torch.no_grad()
-    def _evaluation_block(self) -> int:
-        """Samples evaluated at once: 2048, fewer where a sample's outputs are many (tokens)."""
+    def _outputs(self) -> int:
+        """Of one sample: nothing beside the model, unless every token has a vocabulary."""
         if self.y.ndim == 1:
-            return 2048
-        outputs = self.flat.module.eval()(prepared(self.test[0][:1])).numel()
-        return max(1, min(2048, int(self.memory / 4 / (3 * 4 * outputs))))
+            return 1
+        return int(self.flat.module.eval()(prepared(self.test[0][:1])).numel())
 
     def initial(self, seed: int) -> torch.Tensor:
-        """A fresh model, the same on every device."""
-        module = make(self.task, seed)
-        floats = [b for b in module.buffers() if b.is_floating_point()]
-        tensors = [t.detach().float().to(self.device) for t in (*module.parameters(), *floats)]
-        return self.flat.join(tensors)
+        """A fresh model, the same on every device; the last one is kept, large ones take long."""
+        kept, vector = self._initial
+        if kept != seed:
+            module = make(self.task, seed)
+            floats = [b for b in module.buffers() if b.is_floating_point()]
+            tensors = [t.detach().float().to(self.device) for t in (*module.parameters(), *floats)]
+            vector = self.flat.join(tensors)
+            self._initial = seed, vector
+        return vector.clone()
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i, [m, d]."""
         with self._precision(), self._memory(len(batches.steps)):
             if self._batched is not None:
                 return self._batched.updates(model, batches)
-            return self._sequential.updates(model, batches)
+            found = self._sequential.updates(model, batches)
+        self._tell(self._sequential.why_eager)
+        return found
 
     def summed(self, model: torch.Tensor, batches: Batches, coefficients: FloatArray) -> Summed:
         """Norms and Σ coefficient_i g_i; a chunk of updates at most is ever there."""
@@ -124,6 +139,7 @@ class TorchEngine:
                 torch.sub(model, self.flat.vector, out=update)
                 norms.append(torch.linalg.vector_norm(update, dtype=torch.float64))
                 total.add_(update, alpha=coefficient)
+        self._tell(self._sequential.why_eager)
         lengths = torch.stack(norms).cpu().numpy() if norms else np.empty(0)
         return Summed(np.asarray(lengths), total.to(model))
 

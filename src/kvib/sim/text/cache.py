@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from kvib.cohort import Arrays
 
-VERSION = 1
+VERSION = 2
 """Of what is kept; a younger kvib makes it again."""
 
 
@@ -21,12 +21,18 @@ def folder() -> Path:
     return Path(given) if given else Path.home() / ".cache" / "kvib"
 
 
-def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
+def kept(name: str, make: Callable[[], Arrays], sources: Sequence[str] = ("",)) -> Arrays:
     """The arrays of this name, made if nobody has before, as views of files.
 
     Two processes that make them at once do so in folders of their own; the last one stays.
+
+    Args:
+        name: of what is kept.
+        make: how it is made.
+        sources: where the data may come from, as parts of the name; made from the first.
     """
-    place = folder() / f"{name}-v{VERSION}"
+    places = [folder() / "-".join([name, *filter(None, [s]), f"v{VERSION}"]) for s in sources]
+    place = next((p for p in places if p.exists()), places[0])
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary = place.with_name(f".{place.name}.{uuid4().hex}")

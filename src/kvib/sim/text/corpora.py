@@ -69,16 +69,33 @@ def shakespeare() -> dict[str, str]:
     return {role: "\n".join(lines) for role, lines in sorted(said.items())}
 
 
+def sources(name: str) -> tuple[str, ...]:
+    """Where the documents are taken from, for the name of what is made of them.
+
+    Without `KVIB_DATA` what was made of it elsewhere is as good as the hub.
+    """
+    if local_file(name) is not None:
+        return ("local",)
+    return ("hub",) if os.environ.get("KVIB_DATA") else ("hub", "local")
+
+
+def local_file(name: str) -> Path | None:
+    """A file in `KVIB_DATA`; None if it is not there."""
+    folder = os.environ.get("KVIB_DATA")
+    file = None if folder is None else Path(folder) / name
+    return file if file is not None and file.exists() else None
+
+
 def local(name: str) -> Rows | None:
     """The columns of a file in `KVIB_DATA`; None if it is not there."""
-    folder = os.environ.get("KVIB_DATA")
-    if folder is None or not (Path(folder) / name).exists():
+    file = local_file(name)
+    if file is None:
         return None
     try:
         import polars
     except ImportError as error:
         raise ValueError(f"reading {name} needs polars; pip install kvib[text]") from error
-    columns: Rows = polars.read_parquet(Path(folder) / name).to_dict(as_series=False)
+    columns: Rows = polars.read_parquet(file).to_dict(as_series=False)
     return columns
 
 

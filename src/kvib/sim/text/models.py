@@ -15,7 +15,6 @@ from kvib.sim.text import cache, tokens
 Config = Mapping[str, Any]
 """What `transformers` calls a configuration."""
 
-TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 PYTHIA_70M: Config = {
     "vocab_size": 50304,
     "hidden_size": 512,
@@ -38,6 +37,7 @@ class NextToken:
     Args:
         config: of `transformers.GPTNeoXConfig`.
         attention: "sdpa" is fastest for one client at a time, "eager" can be batched over clients.
+            Both are causal.
     """
 
     config: Config = field(default_factory=lambda: PYTHIA_70M)
@@ -90,21 +90,23 @@ Model = NextToken | Classifier
 
 def next_token_loss(outputs: Any, targets: Any) -> Any:
     """Mean over the positions of a block, one loss per block."""
-    from torch.nn import functional
+    from kvib.sim.text.modules import losses_of_rows
 
-    flat = functional.cross_entropy(
-        outputs.flatten(0, 1), targets.flatten().long(), reduction="none"
-    )
+    flat = losses_of_rows(outputs.flatten(0, 1), targets.flatten().long())
     return flat.view(targets.shape).mean(-1)
+
+
+PADDING = 128
+"""Embeddings are padded to a multiple of this at most."""
 
 
 def check_vocabulary(model: Model, given: int) -> None:
     """That a tokenizer's tokens are those of the model."""
     pretrained = isinstance(model, Classifier) and bool(model.weights)
-    if given > model.vocabulary or (pretrained and given < 0.9 * model.vocabulary):
+    if given > model.vocabulary or (pretrained and given + PADDING <= model.vocabulary):
         raise ValueError(
-            f"the tokenizer has {given} tokens, the model {model.vocabulary} embeddings; use the "
-            "tokenizer that the model was made with"
+            f"the tokenizer has {given} tokens, the model {model.vocabulary} embeddings; give a "
+            f"model= that was made for this tokenizer, or from scratch with vocab_size {given}"
         )
 
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvib.cohort import IntArray
+from kvib.cohort import FloatArray, IntArray
 from kvib.sim.data import Array
 from kvib.sim.text.tokens import Tokens
 
 
 def tail_sizes(samples: int, clients: int, sigma: float, seed: int = 0) -> IntArray:
-    """Sizes LogNormal(ln(n/N), σ), rescaled to n; everybody has at least one sample.
+    """Sizes max(1, c·x), x LogNormal(0, σ), with c such that they add up to n.
 
     >>> sizes = tail_sizes(20_000, 1_000, sigma=2.0)
     >>> int(sizes.sum()), int(sizes.min())
@@ -31,11 +31,19 @@ def tail_sizes(samples: int, clients: int, sigma: float, seed: int = 0) -> IntAr
         raise ValueError(f"sigma={sigma} is not a number ≥ 0")
     rng = np.random.Generator(np.random.PCG64([seed, 8]))
     shares = np.exp(sigma * rng.standard_normal(clients))
-    exact = 1 + (samples - clients) * shares / shares.sum()
-    sizes: IntArray = exact.astype(np.int64)
+    exact = np.maximum(1, _factor(shares, samples) * shares)
+    sizes: IntArray = (exact + 1e-9).astype(np.int64)
     short = samples - int(sizes.sum())  # fewer than N: to the largest remainders
     sizes[np.argsort(sizes - exact, kind="stable")[:short]] += 1
     return sizes
+
+
+def _factor(shares: FloatArray, total: float) -> float:
+    """c of Σ max(1, c·share) = total."""
+    ordered = np.sort(shares)
+    at_one = np.arange(len(shares))  # how many of the smallest have one sample
+    c = (total - at_one) / np.cumsum(ordered[::-1])[::-1]
+    return float(c[np.flatnonzero(c * ordered >= 1 - 1e-12)[0]])
 
 
 def deal(samples: int, sizes: IntArray, seed: int = 0) -> IntArray:

@@ -17,7 +17,7 @@ from kvib.sim.text.models import (
     pretrained,
 )
 from kvib.sim.text.partition import blocks, blocks_by_client, deal, tail_sizes
-from kvib.sim.text.tokens import encode, padded, tokenizer
+from kvib.sim.text.tokens import encode, end_of_text, padded, tokenizer
 
 CLASSES = 4
 TAIL_SEED = 2024
@@ -40,7 +40,7 @@ def agnews(
         model: "minilm", a model of the hub ("distilbert-base-uncased"), or what makes one.
     """
     classifier = pretrained(model, CLASSES) if isinstance(model, str) else model()
-    arrays = cache.kept(f"agnews-bert-{length}", lambda: _agnews(length))
+    arrays = _kept(f"agnews-bert-{length}", corpora.AG_NEWS, lambda: _agnews(length))
     check_vocabulary(classifier, int(arrays["vocabulary"]))
     n = len(arrays["y"]) if rows is None else _enough(rows, len(arrays["y"]), "rows")
     sizes = tail_sizes(n, clients, sigma, TAIL_SEED)
@@ -66,7 +66,7 @@ def newswire(
     length: int = 128,
     model: NextToken | None = None,
 ) -> Task:
-    """Next tokens of news stories, dealt out in a long tail; the last 2 % are for testing.
+    """Next tokens of news stories, dealt out in a long tail; every 50th block is for testing.
 
     Args:
         sigma: of the tail: 1, 2 or 3.
@@ -76,20 +76,20 @@ def newswire(
         model: by default Pythia-70M, from scratch.
     """
     model = NextToken() if model is None else model
-    arrays = cache.kept(f"newswire-neox-{length}", lambda: _newswire(length))
+    arrays = _kept(f"newswire-neox-{length}", corpora.REUTERS, lambda: _newswire(length))
     check_vocabulary(model, int(arrays["vocabulary"]))
     whole = arrays["blocks"]
-    limit = len(whole) - max(len(whole) // 50, 1)
-    n = limit if rows is None else _enough(rows, limit, "rows")
+    is_test = np.arange(len(whole)) % 50 == min(49, len(whole) - 1)  # of all sources alike
+    train = np.flatnonzero(~is_test)
+    n = len(train) if rows is None else _enough(rows, len(train), "rows")
     sizes = tail_sizes(n, clients, sigma, TAIL_SEED)
-    return next_token_task(
-        f"newswire-{sigma:g}", whole[deal(limit, sizes, TAIL_SEED)], sizes, whole[limit:], model
-    )
+    mine = whole[train[deal(len(train), sizes, TAIL_SEED)]]
+    return next_token_task(f"newswire-{sigma:g}", mine, sizes, whole[is_test], model)
 
 
 def _newswire(length: int) -> Arrays:
     words = tokenizer("neox")
-    found = encode(words, corpora.newswire())
+    found = encode(words, corpora.newswire(), end=end_of_text(words))
     return {"blocks": blocks(found, length + 1), "vocabulary": np.array(found.vocabulary)}
 
 
@@ -103,7 +103,7 @@ def shakespeare(length: int = 64, model: NextToken | None = None) -> Task:
         model: by default Pythia-70M, from scratch.
     """
     model = NextToken() if model is None else model
-    arrays = cache.kept(f"shakespeare-neox-{length}", lambda: _shakespeare(length))
+    arrays = _kept(f"shakespeare-neox-{length}", corpora.SHAKESPEARE, lambda: _shakespeare(length))
     check_vocabulary(model, int(arrays["vocabulary"]))
     counts = arrays["counts"].astype(np.int64)
     owner = np.repeat(np.arange(len(counts)), counts)
@@ -127,6 +127,10 @@ def next_token_task(name: str, train: Array, sizes: IntArray, test: Array, model
     data = ClientData(train[:, :-1], train[:, 1:].astype(np.int64), sizes)
     targets = test[:, 1:].astype(np.int64)
     return Task(name, data, (test[:, :-1], targets), model, loss=next_token_loss)
+
+
+def _kept(name: str, file: str, make: Callable[[], Arrays]) -> Arrays:
+    return cache.kept(name, make, corpora.sources(file))
 
 
 def _enough(wanted: int, there: int, what: str) -> int:

@@ -17,6 +17,7 @@ from kvib.sim.data import Array
 
 PAD = 0
 """Of BERT; blocks of next-token tasks are always full."""
+END = "<|endoftext|>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +32,28 @@ class Tokens:
     """One more than the largest token there could be."""
 
 
-def encode(tokenizer: Any, texts: Sequence[str], *, special: bool = False) -> Tokens:
+def encode(
+    tokenizer: Any, texts: Sequence[str], *, special: bool = False, end: int | None = None
+) -> Tokens:
     """Every document as tokens.
 
     Args:
         tokenizer: of the package `tokenizers`.
         texts: the documents; an empty one is an error.
         special: add what the model's own training put around a document ([CLS], [SEP]).
+        end: the token to end each with, where documents are joined.
     """
     for k, text in enumerate(texts):
         if not text.strip():
             raise ValueError(f"document {k} is empty; leave empty documents out")
     parts, sizes = [], []
+    last = [] if end is None else [end]
     vocabulary = int(tokenizer.get_vocab_size())
     kind = np.uint16 if vocabulary <= 1 << 16 else np.int32
     for low in range(0, len(texts), 1000):
         for found in tokenizer.encode_batch(texts[low : low + 1000], add_special_tokens=special):
-            parts.append(np.array(found.ids, kind))
-            sizes.append(len(found.ids))
+            parts.append(np.array([*found.ids, *last], kind))
+            sizes.append(len(parts[-1]))
             if not found.ids:
                 raise ValueError(
                     f"document {len(parts) - 1} has no token ({texts[len(parts) - 1]!r:.60}); "
@@ -68,6 +73,14 @@ def padded(tokens: Tokens, length: int) -> Array:
     rows[:, -1] = np.where(tokens.sizes >= length, tokens.values[ends - 1], PAD)
     rows[np.arange(length) >= tokens.sizes[:, None]] = PAD
     return rows
+
+
+def end_of_text(tokenizer: Any) -> int:
+    """The token between documents, as Pythia was trained with it."""
+    token: int | None = tokenizer.token_to_id(END)
+    if token is None:
+        raise ValueError(f"the tokenizer has no {END}, which ends a document; use that of Pythia")
+    return token
 
 
 def tokenizer(name: str) -> Any:
