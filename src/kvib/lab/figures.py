@@ -257,7 +257,8 @@ def regret_and_variance(axes: Sequence[Axes], results: Results) -> None:
     """Over the rounds, in two panels."""
     regret, variance = axes
     every = results.experiment["exact_every"]
-    regret.set(yscale="log", ylabel=f"cumulative dynamic regret (every {every} rounds)")
+    often = "" if every == 1 else f"\n(every {every} rounds)"
+    regret.set(yscale="log", ylabel=f"cumulative dynamic regret{often}")
     variance.set(yscale="log", ylabel="exact variance of the estimate")
     curves(regret, results, "regret", cumulative=True)
     curves(variance, results, "variance")
