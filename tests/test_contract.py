@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvib
-from members import EQUAL_ONLY, IDS, PAIRS, POLICIES, PROCEDURES
+from members import IDS, PAIRS, POLICIES, PROCEDURES
 
 N = 12
 WEIGHTS = np.random.default_rng(0).lognormal(0, 1, N)
@@ -159,15 +159,13 @@ def test_everybody_when_the_budget_allows(policy, procedure):
     assert cohort.coefficients == pytest.approx(sampler.weights)
 
 
-@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
-@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pair
 def test_equal_feedback_gives_uniform(policy, procedure):
     sampler = kvib.Sampler(policy, np.ones(N), 4, procedure, seed=5)
     known = {"norms": np.ones(N)} if policy.needs_norms else {}
-    if procedure not in EQUAL_ONLY:
-        for _ in range(5):  # everybody answers with the same norm
-            cohort = sampler.draw(**known, budget=N if procedure.cap == 1 else None)
-            sampler.update(cohort, np.ones(len(cohort)))
+    for _ in range(5):  # everybody answers with the same norm
+        cohort = sampler.draw(**known, budget=N if procedure.cap == 1 else None)
+        sampler.update(cohort, np.ones(len(cohort)))
     if procedure.cap == 1 and not isinstance(policy, kvib.AOCS):
         assert sampler.probabilities(**known) == pytest.approx(np.full(N, 4 / N), rel=1e-9)
     else:
@@ -218,8 +216,7 @@ def test_extreme_feedback(policy, procedure):
         assert p.sum() == pytest.approx(4, rel=slack)
 
 
-@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
-@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pair
 def test_a_single_client(policy, procedure):
     sampler = kvib.Sampler(policy, [3.0], 1, procedure)
     for _ in range(3):

@@ -1,39 +1,82 @@
-"""Numbers in the README are those of the committed result files."""
+"""What README and docs say is so: numbers of committed result files, every name, every command."""
 
 import json
+import re
 from pathlib import Path
 
+import pytest
+
+import kvib
+
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+
+
+def results(name):
+    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())["results"]
 
 
 def test_speed_in_the_readme():
-    results = json.loads((ROOT / "benchmarks/results/core.json").read_text())["results"]
-    sort, authors, *_ = results.values()
-    readme = (ROOT / "README.md").read_text()
-    assert f"at most {max(row['waterfill / sort'] for row in sort):.1f} times `np.sort`" in readme
-    assert f"was {authors[0]['times faster']:,.0f} times faster" in readme
-    [rounds, *_] = json.loads((ROOT / "benchmarks/results/scale.json").read_text())[
-        "results"
-    ].values()
+    sort, *_ = results("core").values()
+    assert f"at most {max(row['waterfill / sort'] for row in sort):.1f} times `np.sort`" in README
+    rounds, *_ = results("scale").values()
     by_size = {row["clients"]: row for row in rounds if row["sampler"] == "K-Vib"}
     few, many = (f"{by_size[N]['round ms']:.2f} ms among {N}" for N in ("10^5", "10^8"))
-    assert f"took {few} clients and {many}" in readme
-    assert f"{by_size['10^8']['bytes per client']:.0f} bytes per client" in readme
-    assert f"{by_size['10^8']['all coins / round']:,.0f} times less" in readme
+    assert f"took {few} clients and {many}" in README
+    assert f"{by_size['10^8']['bytes per client']:.0f} bytes per client" in README
+    rows = [row for part in results("peers").values() for row in part]
+    synthetic, cnn = (r["kvib / fastest peer"] for r in rows if "kvib / fastest peer" in r)
+    assert f"{synthetic:.1f} times the fastest peer on Synthetic, {cnn:.2f} times on the" in README
 
 
-def test_simulators_in_the_readme():
-    readme = (ROOT / "README.md").read_text()
-    peers = json.loads((ROOT / "benchmarks/results/peers.json").read_text())["results"]
-    ratios = [
-        r["kvib / fastest peer"]
-        for rows in peers.values()
-        for r in rows
-        if "kvib / fastest peer" in r
-    ]
-    synthetic, cnn = ratios
-    assert f"{synthetic:.1f} times the fastest peer on Synthetic, {cnn:.2f} times on the" in readme
-    gpu = json.loads((ROOT / "benchmarks/results/gpu.json").read_text())["results"]
-    faster = {row["engine"]: row["plain loop / this, round s"] for row in gpu}
-    tf32 = faster["kvib, batched, tf32"]
-    assert f"{tf32:.1f} times faster than one after another in tf32" in readme
+def test_results_in_the_readme():
+    """They are those of the pages that `kvib report` writes, which other tests compare."""
+    table = re.findall(r"^\| ([\w() -]+) \| (\d+ ± \d+) \|$", README, re.MULTILINE)
+    assert len(table) == 7
+    said = PAGES["reproduction.md"], PAGES["beyond.md"]
+    [paper] = re.findall(r"rounds to 95%: (.*?) \(3 seeds\)", said[0])
+    [v1, v2, v3] = re.findall(r"rounds to 75 %: (.*?) \(3 seeds\)", said[0])
+    ours = re.findall(
+        r"everybody at its own best .*?: (\w+) at least .*? \| (.*?) rounds;", said[1]
+    )
+    assert set(table) <= {*re.findall(r"(\w[\w() -]*) (\d+ ± \d+)", paper), *ours}
+    assert all("uniform / K-Vib 1.00" in version for version in (v1, v2, v3))
+    assert "| Synthetic(0, 0), K = 10: " in PAGES["choosing.md"]
+    assert "(five seeds) | 0.04 |" in PAGES["choosing.md"]
+
+
+def test_every_page_is_in_the_menu_and_on_the_first_page():
+    menu = (ROOT / "mkdocs.yml").read_text()
+    for page in PAGES:
+        assert f": {page}\n" in menu
+        if page != "index.md":
+            assert f"({page})" in PAGES["index.md"]
+            assert f"(docs/{page})" in README
+    for decision in (ROOT / "docs/decisions").glob("*.md"):
+        assert f"decisions/{decision.name}" in menu
+
+
+@pytest.mark.parametrize("name", kvib.__all__)
+def test_every_name_is_in_the_reference(name):
+    assert re.search(rf"^::: kvib\..*\b{name}\b", PAGES["reference.md"], re.MULTILINE)
+
+
+def test_every_command_is_on_its_page():
+    typer = pytest.importorskip("typer")
+    from kvib.cli.commands import app
+
+    page = PAGES["cli.md"]
+    sections = dict(re.findall(r"^## kvib (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    commands = typer.main.get_command(app).commands
+    assert set(sections) == set(commands)
+    for name, command in commands.items():
+        for option in command.params:
+            if option.param_type_name == "option":
+                assert option.opts[0] in sections[name], (name, option.opts[0])
+
+
+def test_installing_is_said_in_one_way():
+    """kvib is not on PyPI: whoever has it has a clone."""
+    for page in (README, PAGES["guide.md"], PAGES["cli.md"], PAGES["experiments.md"]):
+        assert not re.search(r"pip install \W?kvib\b", page)

@@ -1,10 +1,11 @@
 """Unbiased adaptive client sampling for federated learning."""
 
-from kvib import journal, metrics, theory
+from kvib import journal, metrics, plan, replay, theory
 from kvib.checkin import Admission
 from kvib.cohort import Cohort, Pairs
 from kvib.diagnose import Diagnosis, diagnose
 from kvib.difference import Difference
+from kvib.estimation import NotFiniteError
 from kvib.estimators import (
     VarianceEstimate,
     estimate,
@@ -74,6 +75,7 @@ __all__ = [
     "LargestEntries",
     "LastUpdates",
     "Mabs",
+    "NotFiniteError",
     "Optimal",
     "Pairs",
     "Policy",
@@ -99,7 +101,9 @@ __all__ = [
     "norms",
     "ordered",
     "pivotal",
+    "plan",
     "recommended",
+    "replay",
     "self_normalised",
     "systematic",
     "theory",
