@@ -1,4 +1,7 @@
-"""Play experiments on a machine that has nothing but NumPy and torch: no tables, no command line.
+"""Play experiments on a machine that has NumPy and torch: no tables, no command line.
+
+numba is used where it is there, transformers by text tasks only. A run that needs more memory than
+there is says so and is left; the others are played.
 
     kvib prepare femnist-v3 --out out/tasks/femnist-v3.npz       # where the data are
     python experiments/device.py experiments/femnist-v3.toml --runs out/runs --tasks out/tasks \\
@@ -10,15 +13,18 @@ Run folders go on where they were, on this machine or on another.
 
 import argparse
 import math
+import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from kvib.lab.experiment import Run, read
 from kvib.lab.pool import play_all
-from kvib.lab.runs import Machine, check
+from kvib.lab.runs import Machine, Outcome, check
+from kvib.sim.engines.engine import SLOWLY, MemoryShortError
 
 
 def main() -> None:
@@ -34,8 +40,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="per process")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds")
     parser.add_argument("--memory", type=float, default=16e9, help="bytes for clients together")
+    parser.add_argument(
+        "--require-graphs", action="store_true", help="stop where clients cannot train fast"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
+    if options.require_graphs:
+        warnings.filterwarnings("error", SLOWLY)
+        os.environ["PYTHONWARNINGS"] = f"error:{SLOWLY}"  # of processes that are started from here
     machine = Machine(options.device, options.threads, options.tasks, memory=options.memory)
     try:
         given = [read(file, tuple(options.set)) for file in options.files]
@@ -58,19 +70,36 @@ def main() -> None:
                 f"{last - begin:.0f} s: {sum(done.values())} rounds of {len(done)} runs", flush=True
             )
 
-    ends = play_all(
-        runs,
-        options.runs,
-        machine,
-        processes=options.processes,
-        stop_after=options.stop_after,
-        report=report,
-    )
+    def played(some: list[Run]) -> list[Outcome]:
+        left = options.stop_after - (time.monotonic() - begin)
+        many = options.processes
+        return play_all(some, options.runs, machine, processes=many, stop_after=left, report=report)
+
+    def alone(run: Run) -> Outcome:
+        """Said at once; a run that does not fit is no reason to end the others."""
+        try:
+            [end] = played([run])
+        except MemoryShortError as error:
+            print(f"{run.experiment.name}/{run.name}: {error}", flush=True)
+            return Outcome(0, finished=False)
+        tell(run, end)
+        return end
+
+    try:
+        ends = [alone(run) for run in runs] if options.processes == 1 else played(runs)
+    except UserWarning as error:  # --require-graphs
+        sys.exit(str(error))
+    if options.processes > 1:
+        for run, end in zip(runs, ends, strict=True):
+            tell(run, end)
     finished = sum(end.finished for end in ends)
     print(f"{time.monotonic() - begin:.0f} s: {finished} of {len(runs)} runs are finished")
-    for run, end in zip(runs, ends, strict=True):
-        if end.diverged is not None:
-            print(f"{run.experiment.name}/{run.name}: {end.diverged}")
+
+
+def tell(run: Run, end: Outcome) -> None:
+    """How a run went."""
+    said = f"{end.rounds} rounds, {end.seconds:.0f} s" + (f", {end.diverged}" * bool(end.diverged))
+    print(f"{run.experiment.name}/{run.name}: {said}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from kvib.sim import ClientData, LinearEngine, LocalSGD, SoftmaxRegression, Task  # noqa: E402
+from kvib.sim.engines.engine import SLOWLY  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
-from kvib.sim.engines.torch_engine import SLOWLY, TorchEngine  # noqa: E402
+from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
 from kvib.sim.local import plan  # noqa: E402
 
 SIZES = [7, 1, 12, 3, 1, 20, 5]

@@ -1,5 +1,6 @@
 """Text tasks: what is read, tokenised, dealt out and trained, and what goes wrong."""
 
+import warnings
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ pytest.importorskip("transformers")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import kvib  # noqa: E402
+import tiny  # noqa: E402
 from kvib.lab import runs  # noqa: E402
 from kvib.sim import LocalSGD, Simulation, prepared  # noqa: E402
 from kvib.sim.engines import sequential  # noqa: E402
@@ -550,3 +552,49 @@ def test_an_experiment_goes_on_where_it_was(data, kind, monkeypatch):
         a, b = (read_rounds(data / where / run.name) for where in ("straight", "stopped"))
         assert a.equals(b, null_equal=True)
     runs.make_task.cache_clear()
+
+
+def device(monkeypatch, tmp_path, *words):
+    """The script for a GPU machine, in this process."""
+    import runpy
+    import sys
+
+    script = Path(__file__).parents[1] / "experiments/device.py"
+    given = ["--runs", str(tmp_path / "runs"), "--device", "cpu", *words]
+    file = tiny.write(
+        tmp_path, tiny.TEXT.replace("seeds = [0, 1]", 'seeds = [0]\nengine = "torch"')
+    )
+    monkeypatch.setattr(sys, "argv", [str(script), str(file), *given])
+    monkeypatch.setenv("PYTHONWARNINGS", "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with warnings.catch_warnings():
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def test_a_run_without_memory_does_not_end_the_others(monkeypatch, tmp_path, capsys):
+    calls = []
+    train = TorchEngine.updates
+
+    def sometimes(self, *given):
+        calls.append(1)
+        if len(calls) == 1:
+            raise MemoryShortError("no room: lower batch_size")
+        return train(self, *given)
+
+    monkeypatch.setattr(TorchEngine, "updates", sometimes)
+    device(monkeypatch, tmp_path)
+    said = capsys.readouterr().out
+    assert "no room: lower batch_size" in said
+    assert said.splitlines()[-1].endswith("1 of 2 runs are finished")
+
+
+def test_a_run_that_cannot_be_fast_is_stopped_on_demand(monkeypatch, tmp_path):
+    train = TorchEngine.updates
+
+    def slowly(self, *given):
+        self._tell("it waits")
+        return train(self, *given)
+
+    monkeypatch.setattr(TorchEngine, "updates", slowly)
+    with pytest.raises(SystemExit, match="clients train slowly: it waits"):
+        device(monkeypatch, tmp_path, "--require-graphs")

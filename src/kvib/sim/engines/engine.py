@@ -74,5 +74,9 @@ class Remote(Protocol):
         """Who answered, [m], and the updates of those."""
 
 
+SLOWLY = "clients train slowly"
+"""How the warning begins of an engine that cannot train as fast as it was asked to."""
+
+
 class MemoryShortError(ValueError):
     """Local training does not fit into memory; says what to lower."""

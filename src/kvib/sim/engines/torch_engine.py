@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 from kvib import rows
 from kvib.cohort import FloatArray
 from kvib.sim.engines.batched import BatchedTrainer
-from kvib.sim.engines.engine import Evaluation, MemoryShortError, Summed
+from kvib.sim.engines.engine import SLOWLY, Evaluation, MemoryShortError, Summed
 from kvib.sim.engines.flat import FlatModule, on_device, prepared
 from kvib.sim.engines.sequential import Loss, SequentialTrainer
 from kvib.sim.local import Batches, LocalSGD
@@ -23,8 +23,6 @@ from kvib.sim.task import Task
 PRECISIONS = ("float32", "tf32", "bf16")
 LARGE = 30_000_000
 """Parameters from which one client fills a GPU: batching would only take memory."""
-SLOWLY = "clients train slowly"
-"""How the warning begins that says so."""
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
