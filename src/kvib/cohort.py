@@ -47,7 +47,7 @@ class Cohort:
     count: IntArray
     """How often each was drawn: 1, or more when drawing with replacement."""
     expected: FloatArray
-    """E[count]: the inclusion probability p, or K·q when drawing with replacement."""
+    """E[count]: the inclusion probability p, or K·u when drawing with replacement."""
     weight: FloatArray
     """λ of the drawn."""
     response: FloatArray = field(default_factory=lambda: np.ones(1))

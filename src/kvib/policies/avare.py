@@ -21,7 +21,7 @@ class AvareState(NamedTuple):
 
 @dataclass(frozen=True)
 class Avare(Policy[AvareState]):
-    """In proportion to each client's last feedback, above a falling floor: q = clip(c·h, ε_t, ·).
+    """In proportion to each client's last feedback, above a falling floor: u = clip(c·h, ε_t, ·).
 
     ε_t = p_min + 1/(C + δ(t−1)) with p_min = 1/(5N) and C = 1/(1/N − p_min): uniform at t = 1,
     falling to p_min. No public code exists; this schedule is a reconstruction, the one consistent

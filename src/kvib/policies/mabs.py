@@ -24,7 +24,7 @@ class MabsState(NamedTuple):
 
 @dataclass(frozen=True)
 class Mabs(Policy[MabsState]):
-    """Exponential weights: q = (1−η)·softmax(log w) + η/N, log w_i += δ·count·π²/q_i³.
+    """Exponential weights: u = (1−η)·softmax(log w) + η/N, log w_i += δ·count·π²/u_i³.
 
     δ = η²√(ln N/(T N⁵))/L with L = G².
 
@@ -54,7 +54,7 @@ class Mabs(Policy[MabsState]):
         return MabsState(np.zeros(len(setting.weights)), 0.0, loss)
 
     def exploration(self, state: MabsState, round: int) -> Exploration:
-        """q̃ = (1−η)q + η/N."""
+        """ũ = (1−η)u + η/N."""
         return Exploration(mix=self.mix)
 
     def scores(self, state: MabsState, ids: IntArray) -> FloatArray:
@@ -62,7 +62,7 @@ class Mabs(Policy[MabsState]):
         return np.exp(state.log_weight[ids] - state.peak)
 
     def observe(self, state: MabsState, cohort: Cohort, feedback: FloatArray) -> MabsState:
-        """log w += δ·count·π²/q³."""
+        """log w += δ·count·π²/u³."""
         L, mean = state.largest_loss, float(feedback.mean())
         if math.isnan(L):
             if mean == 0:
@@ -70,8 +70,8 @@ class Mabs(Policy[MabsState]):
             L = mean**2
         N, T = len(state.log_weight), horizon(self.rounds, cohort.round)
         delta = self.mix**2 * math.sqrt(math.log(N) / (T * float(N) ** 5)) / L
-        q, answered = cohort.expected / cohort.budget, cohort.expected_answers / cohort.budget
-        step = delta * cohort.count * feedback**2 / (q**2 * answered)  # one q is P(observed)
+        u, answered = cohort.expected / cohort.budget, cohort.expected_answers / cohort.budget
+        step = delta * cohort.count * feedback**2 / (u**2 * answered)  # one u is P(observed)
         state.log_weight[cohort.ids] += np.minimum(step, LARGEST_LOG_STEP)
         peak = max(state.peak, float(state.log_weight[cohort.ids].max()))
         return state._replace(peak=peak, largest_loss=L)

@@ -32,7 +32,7 @@ class OSMDState(NamedTuple):
 class OSMD(Policy[OSMDState]):
     """Mirror descent on Σπ²/p: multiply by exp(step · gradient), project back, and repeat.
 
-    With q = e/K the expected counts e of expert x follow
+    With u = e/K the expected counts e of expert x follow
     ê_i = e_i·exp(η_x·count_i·π_i²/(e_i²·E_i)), then e = clip(c·ê, αK/N, cap), which is the
     projection in KL divergence. E is the mixture of all experts that was drawn from. Experts differ
     by their step η_x = 2^{x−1}·(αK/N)³/ā·√(ln N/(2T)); their trust falls by
@@ -40,7 +40,7 @@ class OSMD(Policy[OSMDState]):
 
     In expected counts the published sampler (with replacement, no cap) and the one with independent
     draws that the paper suggests (`procedure=kvib.independent`, cap 1) are the same lines. In
-    terms of q, as published, the steps are K times smaller and the gradients K times larger.
+    terms of u, as published, the steps are K times smaller and the gradients K times larger.
 
     Args:
         rounds: T; unknown: doubled as rounds go by, experts then start again from their mixture.
@@ -90,7 +90,7 @@ class OSMD(Policy[OSMDState]):
         return state._replace(experts=np.tile(mixture, (E, 1)), log_trust=np.log(trust), horizon=T)
 
     def exploration(self, state: OSMDState, round: int) -> Exploration:
-        """q ≥ α/N."""
+        """u ≥ α/N."""
         return Exploration(floor=self.least)
 
     def scores(self, state: OSMDState, ids: IntArray) -> FloatArray:

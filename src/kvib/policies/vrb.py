@@ -10,9 +10,9 @@ from kvib.procedures import with_replacement
 
 @dataclass(frozen=True)
 class Vrb(Regularised):
-    """K-Vib's ancestor for one draw at a time: q ∝ √(ω + γ), mixed with uniform.
+    """K-Vib's ancestor for one draw at a time: u ∝ √(ω + γ), mixed with uniform.
 
-    q̃ = (1−θ)q + θ/N; each of the K draws adds π²/q̃ to ω; θ = (N/T)^⅓, or 0.3 if N > T;
+    ũ = (1−θ)u + θ/N; each of the K draws adds π²/ũ to ω; θ = (N/T)^⅓, or 0.3 if N > T;
     γ = G²N/θ. With T unknown θ never rises above 0.3 again.
 
     Args:
@@ -20,7 +20,7 @@ class Vrb(Regularised):
         gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
         mix: θ, instead of the rule.
         gamma: γ, instead of the rule.
-        by_weight: mix with q ∝ λ instead of uniform, which bounds every coefficient by 1/(θK).
+        by_weight: mix with u ∝ λ instead of uniform, which bounds every coefficient by 1/(θK).
 
     Borsos, Krause and Levy, "Online variance reduction for stochastic optimization", 2018.
     """
@@ -38,4 +38,4 @@ class Vrb(Regularised):
         return by_rule if self.rounds is not None else min(0.3, by_rule)
 
     def _squared(self, cohort: Cohort, feedback: FloatArray) -> FloatArray:
-        return cohort.budget * super()._squared(cohort, feedback)  # q̃ = expected/K, per draw
+        return cohort.budget * super()._squared(cohort, feedback)  # ũ = expected/K, per draw
