@@ -61,7 +61,7 @@ def scaled_update(message: Message, context: Context, call_next: ClientAppCallab
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    arrays, row = model.read(received(reply.content)), np.empty(len(model.row))
+    arrays, row = model.read(received(reply.content).arrays), np.empty(len(model.row))
     norm, coefficient = model.difference(arrays, row), float(cast(float, told["coefficient"]))
     buffers = {name: coefficient * array for name, array in model.averaged(arrays).items()}
     [name] = reply.content.array_records

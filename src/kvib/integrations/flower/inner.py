@@ -1,6 +1,6 @@
 """What the wrapped strategy is asked for: a message to send, and a step to take."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -57,11 +57,11 @@ def step_of(
     server_round: int,
     asked: Message,
     arrays: ArrayRecord,
-    metrics: MetricRecord,
+    metrics: Mapping[str, Any],
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """What it makes of one reply, with metrics that were averaged already."""
-    metrics[strategy.weighted_by_key] = 1.0
-    content = RecordDict({strategy.arrayrecord_key: arrays, "metrics": metrics})
+    given = MetricRecord({**metrics, strategy.weighted_by_key: 1.0})
+    content = RecordDict({strategy.arrayrecord_key: arrays, "metrics": given})
     with _metrics_as_given(strategy):
         return strategy.aggregate_train(server_round, [Message(content, reply_to=asked)])
 
@@ -79,4 +79,5 @@ def _metrics_as_given(strategy: FedAvg) -> Iterator[None]:
 def _as_given(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
     [content] = contents
     given = next(iter(content.metric_records.values()))
-    return MetricRecord({name: v for name, v in given.items() if name != weighted_by_key})
+    del given[weighted_by_key]
+    return given

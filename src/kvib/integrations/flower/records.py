@@ -1,9 +1,9 @@
 """Between Flower's records and NumPy's arrays."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
@@ -20,12 +20,23 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
-def received(content: RecordDict) -> dict[str, bytes]:
-    """The arrays of a reply, as bytes: nobody has looked into them yet."""
-    records = [part for part in content.values() if isinstance(part, ArrayRecord)]
+class Reply(NamedTuple):
+    """What a client sent."""
+
+    arrays: dict[str, bytes]
+    """Nobody has looked into them yet."""
+    metrics: list[MetricRecord]
+
+
+def received(content: RecordDict) -> Reply:
+    """A reply's parts, if there are arrays that could be a model."""
+    parts = list(content.values())
+    records = [part for part in parts if isinstance(part, ArrayRecord)]
     if len(records) != 1:
         raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
+    arrays = {}
     for name, array in records[0].items():
         if array.stype != SType.NUMPY:
             raise BadReplyError(f"array {name!r} cannot be read: it is of kind {array.stype!r}")
-    return {name: array.data for name, array in records[0].items()}
+        arrays[name] = array.data
+    return Reply(arrays, [part for part in parts if isinstance(part, MetricRecord)])

@@ -207,9 +207,10 @@ class UnbiasedSampling(Strategy):
         heard = {}
         for position, content in contents.items():
             try:
-                said = content.config_records.get("kvib", ConfigRecord()).get("norm")
-                combination.add(Answer(position, received(content), said))
-                heard[position] = content
+                reply = received(content)
+                norm = _reported_norm(content) if self.updates.tells else None
+                combination.add(Answer(position, reply.arrays, norm))
+                heard[position] = reply.metrics
             except BadReplyError as error:
                 refused[position] = str(error)
         self.fleet.refused = {round.keys[position]: why for position, why in refused.items()}
@@ -218,20 +219,20 @@ class UnbiasedSampling(Strategy):
         measured = self._measured(round, heard)  # may raise in a user's function: before we learn
         outcome = combination.finish()
         moved = to_record(round.model.moved(outcome.d, outcome.buffers))
-        metrics = MetricRecord({**measured, **_of_the_draw(round, list(heard), outcome)})
+        metrics = {**measured, **_of_the_draw(round, list(heard), outcome)}
         arrays, told = step_of(self.strategy, server_round, round.template, moved, metrics)
         if arrays is not None:  # an optimiser has no business with counters and variances
             for name in round.model.buffers:
                 arrays[name] = moved[name]
         return arrays, told
 
-    def _measured(self, round: _Round, heard: dict[int, RecordDict]) -> MetricRecord:
+    def _measured(self, round: _Round, heard: dict[int, list[MetricRecord]]) -> Mapping[str, Any]:
         """By clients, averaged by coefficient in the way of the wrapped strategy."""
-        factors, key = round.cohort.coefficients, self.strategy.weighted_by_key
+        factors, key = round.cohort.coefficients.tolist(), self.strategy.weighted_by_key
         told = [
-            (dict(records[0]), float(factors[position]))
-            for position, content in heard.items()
-            if len(records := [r for r in content.values() if isinstance(r, MetricRecord)]) == 1
+            (dict(records[0]), factors[position])
+            for position, records in heard.items()
+            if len(records) == 1
         ]
         function = self.strategy.train_metrics_aggr_fn
         if told and function is not aggregate_metricrecords:
@@ -241,7 +242,7 @@ class UnbiasedSampling(Strategy):
                 for r, weight in told
             ]
             return function(contents, key)
-        return MetricRecord({name: mean for name, mean in averaged(told).items() if name != key})
+        return {name: mean for name, mean in averaged(told).items() if name != key}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -293,6 +294,10 @@ def _sorted(
         if position not in round.sent:
             refused[position] = "it is offline"
     return dict(sorted(contents.items())), refused
+
+
+def _reported_norm(content: RecordDict) -> Any:
+    return content.config_records.get("kvib", ConfigRecord()).get("norm")
 
 
 def _of_the_draw(round: _Round, heard: list[int], outcome: Outcome) -> dict[str, int | float]:
