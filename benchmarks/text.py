@@ -1,6 +1,7 @@
 """Local training of language models on one device: tokens per second, and the share of its rate.
 
 python benchmarks/text.py --out results          # on a GPU: NumPy, torch, transformers; no data
+python benchmarks/text.py --batch 16 64 --length 128 512
 python benchmarks/text.py --tiny --out results   # everything in seconds, on any machine
 
 Tokens are random: speed does not depend on what they say. Operations are those of the model, 6 for
@@ -9,8 +10,10 @@ computed twice. The rate is measured on the same device: a product of two large 
 """
 
 import argparse
+import itertools
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 import kvib
 from kvib.sim import ClientData, LocalSGD, Task
@@ -162,8 +167,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     )
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--tiny", action="store_true", help="two layers, 64 wide")
-    parser.add_argument("--batch", type=int, default=16, help="of the next-token task")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a block, likewise")
+    parser.add_argument("--batch", type=int, nargs="+", default=[16, 64], help="of next tokens")
+    parser.add_argument("--length", type=int, nargs="+", default=[128], help="tokens of a block")
     parser.add_argument("--memory", type=float, default=60e9, help="bytes for clients together")
     options = parser.parse_args(words)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -172,22 +177,23 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     print(f"bf16 products: {rate / 1e12:.3g} TFLOP/s", flush=True)
 
     neox: dict[str, Any] = dict(SMALL if tiny else PYTHIA_70M)
-    length, batch = (12, 4) if tiny else (options.length, options.batch)
-    sizes = np.full(4, batch if tiny else 25 * batch)
+    lengths, batches = ([12], [4]) if tiny else (options.length, options.batch)
     in_turn = {"batched": False, "precision": "bf16"}
     ways: dict[str, dict[str, Any]] = {
-        "kvib, float32, without graphs": {"batched": False, "graphs": False},
         "kvib, float32": {"batched": False},
         "plain loop, bf16": {"plain": True, "precision": "bf16"},
         "kvib, bf16, without graphs": {**in_turn, "graphs": False},
         "kvib, bf16": in_turn,
     }
-    local = LocalSGD(0.1, batch_size=batch)
-    rows = measured(language(neox, length, sizes), local, np.arange(4), device, ways, repeat)
-    per_token = operations(neox, length, head=True)
-    for row in rows:
-        row["share of the bf16 rate"] = row["tokens/s"] * per_token / rate
-    results = {"next token": rows}
+    results: dict[str, list[dict[str, Any]]] = {"next token": []}
+    for length, batch in itertools.product(lengths, batches):
+        task = language(neox, length, np.full(4, batch if tiny else 12 * batch))
+        local = LocalSGD(0.1, batch_size=batch)
+        per_token = operations(neox, length, head=True)
+        for row in measured(task, local, np.arange(4), device, ways, repeat):
+            share = row["tokens/s"] * per_token / rate
+            row |= {"batch": batch, "length": length, "share of the bf16 rate": share}
+            results["next token"].append(row)
 
     bert: dict[str, Any] = {**SMALL, "model_type": "bert"} if tiny else MINILM
     clients, budget = (20, 5) if tiny else (1000, 25)
@@ -213,16 +219,21 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         row["plain loop in bf16 / this"] = slow["bf16"] / row["s"]
     results["classifier"] = rows
     about = {
-        "command": "python benchmarks/text.py" + (" --tiny" if tiny else ""),
+        "command": " ".join(
+            ["python benchmarks/text.py", *(sys.argv[1:] if words is None else words)]
+        ),
         "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
         "bf16 TFLOP/s": rate / 1e12,
-        "next token": f"{sum(np.prod(p.shape) for p in shapes(neox)):,} parameters, "
-        f"{batch} blocks of {length} tokens a step",
+        "next token": f"{sum(np.prod(p.shape) for p in shapes(neox)):,} parameters, batch and "
+        "length by row",
         "classifier": f"{budget} clients of σ = 1, 64 tokens, batches of 16",
         "torch": torch.__version__,
         "kvib": kvib.__version__,
     }
     options.out.mkdir(parents=True, exist_ok=True)
+    for row in results["next token"]:
+        said = f"{row['way']}: {row['batch']} blocks of {row['length']} tokens a step"
+        print(f"{said}: {row['share of the bf16 rate']:.1%} of the bf16 rate")
     whole = {"environment": about, "results": results}
     (options.out / "text.json").write_text(json.dumps(whole, indent=1) + "\n")
     print(f"written to {options.out / 'text.json'}")
