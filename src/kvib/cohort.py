@@ -114,7 +114,8 @@ class Cohort:
 
     def __repr__(self) -> str:
         ids = ", ".join(map(str, self.ids[:8])) + (", …" if len(self) > 8 else "")
+        many = f"{len(self)} client{'' if len(self) == 1 else 's'}"
         return (
-            f"<Cohort of round {self.round}: {len(self)} clients [{ids}], budget {self.budget:g}, "
+            f"<Cohort of round {self.round}: {many} [{ids}], budget {self.budget:g}, "
             f"{self.guarantee}>"
         )

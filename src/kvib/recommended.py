@@ -1,5 +1,7 @@
 """The combination that the measurements support."""
 
+from __future__ import annotations  # so that help() shows names, not what they stand for
+
 from typing import Any
 
 from numpy.typing import ArrayLike
