@@ -247,6 +247,72 @@ def test_whoever_is_too_slow_is_silent(cluster):
     engine.close()
 
 
+def dying(times, flags):
+    """Workers that die over the first calls, as many as these."""
+
+    def make(task, local):
+        class Dying(LinearEngine):
+            def updates(self, model, batches):
+                if len(os.listdir(flags)) < times:
+                    (flags / str(time.monotonic_ns())).touch()
+                    os._exit(1)
+                return super().updates(model, batches)
+
+        return Dying(task, local, 1)
+
+    return make
+
+
+@slow
+@pytest.mark.parametrize("method", ["summed", "answers"])
+def test_a_round_in_which_nobody_answers_is_begun_again(cluster, tmp_path, method):
+    batches = plan(TASK.train, np.array([7, 8]), LOCAL, 0, 0)
+    more = (np.ones(2),) if method == "summed" else ()
+    for times in (1, 2):
+        flags = tmp_path / str(times)
+        flags.mkdir()
+        engine = RayEngine(TASK, LOCAL, workers=Workers(count=1), make=dying(times, flags))
+        model = engine.initial(0)
+        if times == 1:
+            found = getattr(engine, method)(model, batches, *more)[0]
+            assert np.all(found > 0)
+        else:
+            with pytest.raises(NobodyError, match=r"no worker answered, again and again: died"):
+                getattr(engine, method)(model, batches, *more)
+        engine.close()
+
+
+@slow
+def test_torch_models_train_alike(cluster):
+    """A language model on two workers, and in process."""
+    pytest.importorskip("transformers")
+    from kvib.sim.engines.torch_engine import TorchEngine
+    from tiny_text import language
+
+    task, local = language(), LocalSGD(0.2, batch_size=4)
+    engines = (RayEngine(task, local, workers=Workers(count=2)), TorchEngine(task, local))
+    records = []
+    for engine in engines:
+        sampler = kvib.Sampler(kvib.Forecast(), task.weights, 5, kvib.independent, seed=2)
+        run = Simulation(task, engine, sampler, local, seed=1)
+        records.append([*run.run(3)])
+    for a, b in zip(*records, strict=True):
+        assert a.ids.tolist() == b.ids.tolist()
+        np.testing.assert_allclose(a.norms, b.norms, rtol=1e-4)
+        assert (a.loss, a.step_norm) == pytest.approx((b.loss, b.step_norm), rel=1e-4)
+    engines[0].close()
+
+
+@slow
+def test_a_client_that_diverges_is_not_a_silent_one(cluster):
+    local = LocalSGD(1e38, batch_size=64)
+    engine = RayEngine(TASK, local, workers=Workers(count=1))
+    sampler = kvib.Sampler(kvib.KVib(rounds=20), TASK.weights, 10)
+    with pytest.raises(kvib.sim.DivergedError, match=r"client \d+ diverged in round 0"):
+        Simulation(TASK, engine, sampler, local).round()
+    engine.close()
+
+
 @slow
 def test_no_room_and_workers_that_never_live(cluster):
     with pytest.raises(NobodyError, match="no node with room for a worker of 9 CPUs and 0 GPUs"):

@@ -71,6 +71,8 @@ STARTING = 60.0
 """Seconds that a round waits for workers that are being started."""
 TRIES = 5
 """Workers that may die one after another at the same work before it is called hopeless."""
+ROUNDS = 2
+"""How often a round is begun in which nobody answers."""
 
 
 class _Worker:
@@ -80,7 +82,7 @@ class _Worker:
         self.engine = make(task, local)
 
     def work(self, model: Array, batches: Batches, coefficients: FloatArray) -> tuple[Any, Any]:
-        """Norms, and Σ coefficient_i g_i in double precision."""
+        """Norms, and Σ coefficient_i g_i, rounded as models are; whoever adds sums does not."""
         engine, start = self.engine, self.engine.from_numpy(model)
         if isinstance(engine, Sums):
             norms, total = engine.summed(start, batches, coefficients)
@@ -111,6 +113,11 @@ class _Worker:
     def evaluate(self, model: Array, split: str) -> Evaluation:
         """How good it is."""
         return self.engine.evaluate(self.engine.from_numpy(model), split)
+
+
+def _not_silent(norms: FloatArray) -> FloatArray:
+    """Of clients that were trained: not a number means that they diverged."""
+    return np.where(np.isnan(norms), math.inf, norms)
 
 
 class _Actor(NamedTuple):
@@ -251,10 +258,18 @@ class RayEngine:
 
     def summed(self, model: Array, batches: Batches, coefficients: FloatArray) -> Summed:
         """Norms, NaN where a worker was lost, and Σ coefficient_i g_i of the others."""
+        for _ in range(ROUNDS):
+            norms, total = self._summed(model, batches, coefficients)
+            if not np.isnan(norms).all() or not len(norms):
+                return Summed(norms, total.astype(np.float32))
+        raise self._nobody()
+
+    def _summed(self, model: Array, batches: Batches, coefficients: FloatArray) -> Summed:
+        """Once, in double precision."""
         self._calls += 1
         norms, total = np.full(len(coefficients), math.nan), np.zeros(len(model))
         if not len(coefficients):
-            return Summed(norms, total.astype(np.float32))
+            return Summed(norms, total)
         actors, where = self._gather(), self._ray.put(model)
         calls, sums = [], {}
         for actor, at in self._shares(batches.steps, actors):
@@ -272,13 +287,13 @@ class RayEngine:
             reduced.append((entries, adding))
         for entries, adding in reduced:
             try:
-                total += self._get(adding)
+                total += self._get(adding, self.workers.patience)
             except _LostError:
                 self._lost_sums(entries, sums, norms, total)
             else:
                 for _, at, lengths in entries:
-                    norms[at] = lengths
-        return Summed(norms, total.astype(np.float32))
+                    norms[at] = _not_silent(lengths)
+        return Summed(norms, total)
 
     def _lost_sums(
         self,
@@ -290,14 +305,22 @@ class RayEngine:
         """The worker that added up a node's sums died: what is still there comes one by one."""
         for actor, at, lengths in entries:
             try:
-                total += self._get(sums[id(actor)])
+                total += self._get(sums[id(actor)], self.workers.patience)
             except _LostError as error:
                 self._lose(actor, at, error)
             else:
-                norms[at] = lengths
+                norms[at] = _not_silent(lengths)
 
     def answers(self, model: Array, batches: Batches) -> tuple[BoolArray, Array]:
         """Who answered, and their updates, for samplers that look at each."""
+        for _ in range(ROUNDS):
+            came, found = self._answers(model, batches)
+            if came.any() or not len(came):
+                return came, found
+        raise self._nobody()
+
+    def _answers(self, model: Array, batches: Batches) -> tuple[BoolArray, Array]:
+        """Once."""
         self._calls += 1
         m = len(batches.steps)
         found, came = np.zeros((m, len(model)), np.float32), np.zeros(m, np.bool_)
@@ -311,16 +334,22 @@ class RayEngine:
 
     def updates(self, model: Array, batches: Batches) -> Array:
         """g_i of every client; whoever is lost is trained again elsewhere."""
-        came, found = self.answers(model, batches)
+        came, found = self._answers(model, batches)
         whole = np.empty((len(came), len(model)), np.float32)
         whole[came] = found
         for _ in range(TRIES):
             left = np.flatnonzero(~came)
             if not len(left):
                 return whole
-            again, found = self.answers(model, batches.part(left))
+            again, found = self._answers(model, batches.part(left))
             whole[left[again]], came[left[again]] = found, True
-        raise NobodyError(f"workers die again and again: {self.lost[-1][1]}")
+        raise self._nobody()
+
+    def _nobody(self) -> "NobodyError":
+        return NobodyError(
+            f"no worker answered, again and again: {self.lost[-1][1]}; look at the cluster, or "
+            "raise patience"
+        )
 
     def _ask(self, method: str, *given: Any) -> Any:
         """Any worker; the next one if it dies."""
