@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import kvib
+from enumeration import outcomes
 from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
 from test_unbiased import every_draw
 
@@ -163,22 +165,14 @@ def test_unbiased_with_several_cohorts_outstanding(monkeypatch, memory):
 @pytest.mark.parametrize("overtaken", ["before add", "parts mixed"])
 @every_memory
 def test_unbiased_with_estimates_that_overlap(monkeypatch, memory, overtaken):
-    """Two rounds of `begin`, `add`, `finish` at once: each stays with what it began with.
-
-    Or the second is refused while the first is not finished.
-    """
+    """Two rounds of `begin`, `add`, `finish` at once: each stays with what it began with."""
 
     def overlapping(sampler, cohort):
         later = sampler.draw()
         other = 3 * noisy(later.round)  # the memory is worth less for having seen these
         half = np.arange(len(cohort)) < len(cohort) // 2
         everybody = np.ones(len(later), dtype=bool)
-        first = sampler.begin(cohort)
-        try:
-            second = sampler.begin(later)
-        except ValueError:
-            first.add(np.ones(len(cohort), dtype=bool), NEXT[cohort.ids])
-            return first.finish()
+        first, second = sampler.begin(cohort), sampler.begin(later)
         if overtaken == "before add":
             second.add(everybody, other[later.ids])
             second.finish()
@@ -191,6 +185,170 @@ def test_unbiased_with_estimates_that_overlap(monkeypatch, memory, overtaken):
 
     mean = mean_step(monkeypatch, lambda: trained(memory, kvib.independent), overlapping)
     assert mean == pytest.approx(trained(memory).weights @ NEXT, abs=SMALL)
+
+
+def enumerated(monkeypatch, make, play_round, **arguments):
+    """E[d] over every outcome of the next draw, each played on by a sampler of its own.
+
+    Outcomes with the same clients are played once.
+    """
+    steps = {}
+
+    def once(rng):
+        sampler = make()
+        monkeypatch.setattr("kvib.sampler.generator", lambda *_: rng)
+        cohort = sampler.draw(**arguments)
+        monkeypatch.undo()
+        drawn = tuple(cohort.ids)
+        if drawn not in steps:
+            steps[drawn] = play_round(sampler, cohort)
+        return steps[drawn]
+
+    mass, mean = 0.0, np.zeros(DIM)
+    for probability, d in outcomes(once):
+        mass += probability
+        mean += probability * d
+    assert mass == pytest.approx(1, abs=1e-12)
+    return mean
+
+
+def experienced(memory, procedure, **options):
+    """What restores a sampler that has played six rounds, all clients being there."""
+    sampler = new(memory, procedure, **options)
+    for _ in range(6):
+        cohort = sampler.draw(available=np.arange(N))
+        sampler.step(cohort, noisy(cohort.round)[cohort.ids])
+    assert sampler.remembered.beta > 0.05
+    saved = packed(sampler)
+    return lambda: kvib.Sampler.unpacked(saved)
+
+
+def next_step(sampler, cohort):
+    return sampler.step(cohort, NEXT[cohort.ids], like=NEXT[0])
+
+
+AWAY = [
+    {"available": [0, 3]},
+    {"available": [1]},  # the shorter list is recalled, this one or the other
+    {"available": np.array([True, False, True, True])},
+    {"absent": [2]},
+    {"absent": [0, 1, 3]},
+    {"available": [0, 1, 3], "absent": [1]},
+    {"available": []},
+]
+
+
+@pytest.mark.parametrize("away", AWAY, ids=str)
+@pytest.mark.parametrize("procedure", [kvib.conditional_poisson, kvib.pivotal], ids=repr)
+@every_memory
+def test_unbiased_for_those_who_can_be_drawn(monkeypatch, memory, procedure, away):
+    """As the estimate without memory: what is remembered of the others does not come in."""
+    make = experienced(memory, procedure, budget=1.5)
+    p = make().probabilities(**away)
+    here = p > 0
+    mean = enumerated(monkeypatch, make, next_step, **away)
+    assert mean == pytest.approx(make().weights[here] @ NEXT[here], abs=SMALL)
+
+
+@pytest.mark.parametrize("cool_down", [0, 1])
+def test_unbiased_when_drawn_by_index(monkeypatch, cool_down):
+    """Where a draw does not look at those who can be drawn."""
+    make = experienced(kvib.LastUpdates(), kvib.independent, budget=1, cool_down=cool_down)
+    assert make()._urn.index is not None
+    here = make().probabilities(absent=[2]) > 0
+    mean = enumerated(monkeypatch, make, next_step, absent=[2])
+    assert mean == pytest.approx(make().weights[here] @ NEXT[here], abs=SMALL)
+
+
+@pytest.mark.parametrize("away", [{}, {"absent": [2]}, {"available": [0, 1, 3]}], ids=str)
+@every_memory
+def test_unbiased_for_those_who_do_not_wait(monkeypatch, memory, away):
+    make = experienced(memory, kvib.pivotal, budget=1, cool_down=1)
+    sampler = make()
+    here = sampler.probabilities(**away) > 0
+    assert len(sampler.resting.ids) == 1
+    assert not here[sampler.resting.ids].any()
+    mean = enumerated(monkeypatch, make, next_step, **away)
+    assert mean == pytest.approx(sampler.weights[here] @ NEXT[here], abs=SMALL)
+
+
+@pytest.mark.parametrize("cool_down", [0, 1])
+@every_memory
+def test_unbiased_for_all_where_availability_is_known(monkeypatch, memory, cool_down):
+    """Over who is there and who is drawn; still not for those who wait."""
+    a = np.array([0.5, 1.0, 0.7, 0.9])
+    options = {"availability": a, "budget": 1, "cool_down": cool_down}
+    make = experienced(memory, kvib.pivotal, **options)
+    resting, mean = make().resting.ids, np.zeros(DIM)
+    assert len(resting) == cool_down
+    for there in itertools.product([True, False], repeat=N):
+        chance = np.prod(np.where(there, a, 1 - a))
+        if chance > 0:
+            mean += chance * enumerated(monkeypatch, make, next_step, available=np.array(there))
+    stand = ~np.isin(np.arange(N), resting)
+    assert mean == pytest.approx(make().weights[stand] @ NEXT[stand], abs=SMALL)
+
+
+@every_memory
+def test_unbiased_while_clients_at_work_wait(monkeypatch, memory):
+    """Who is drawn next depends on who is at work, and so does memory: begun before, it is safe."""
+    make = experienced(memory, kvib.pivotal, budget=1, cool_down=1)
+    here = make().probabilities() > 0
+
+    def overtaken(sampler, cohort):
+        estimation = sampler.begin(cohort)
+        later = sampler.draw()
+        sampler.step(later, 3 * noisy(later.round)[later.ids])
+        estimation.add(np.ones(len(cohort), dtype=bool), NEXT[cohort.ids])
+        return estimation.finish()
+
+    mean = enumerated(monkeypatch, make, overtaken)
+    assert mean == pytest.approx(make().weights[here] @ NEXT[here], abs=SMALL)
+
+
+@every_memory
+def test_what_is_left_out_is_summed_in_blocks(monkeypatch, memory):
+    sampler = trained(memory)
+    ids, weight = np.array([0, 2, 3]), np.array([0.5, 0.1, 2.0])
+    wanted = weight @ remembered_by(sampler)[ids]
+    for numbers in (1, 2 * DIM, 2**22):
+        monkeypatch.setattr("kvib.memory.BLOCK", numbers)
+        assert sampler.remembered._store.sum(ids, weight) == pytest.approx(wanted, abs=SMALL)
+
+
+def test_a_cohort_that_was_kept_elsewhere():
+    """Pickled, it still says whom it leaves out; one of an older kvib leaves out nobody."""
+    make = experienced(kvib.LastUpdates(), kvib.independent, budget=1.5)
+    steps = []
+    for kept in (lambda c: c, lambda c: pickle.loads(pickle.dumps(c))):
+        sampler = make()
+        cohort = kept(sampler.draw(available=[0, 3]))
+        assert cohort.left_out.tolist() == [1, 2]
+        assert cohort.take(np.ones(len(cohort), bool)).left_out.tolist() == [1, 2]
+        steps.append(next_step(sampler, cohort).tolist())
+    assert steps[0] == steps[1]
+    sampler = make()
+    cohort = sampler.draw()
+    del cohort.__dict__["left_out"]
+    again = pickle.loads(pickle.dumps(cohort))
+    assert again.left_out is None
+    straight = make()
+    assert next_step(sampler, again).tolist() == next_step(straight, straight.draw()).tolist()
+
+
+def test_cohorts_without_memory_do_not_list_the_others():
+    sampler = kvib.Sampler(kvib.Forecast(), WEIGHTS, 2)
+    assert sampler.draw(available=[0, 3]).left_out is None
+
+
+def test_check_in_needs_to_know_who_asks():
+    sampler = new(kvib.LastUpdates(), kvib.independent)
+    with pytest.raises(ValueError, match=r"give Sampler\(availability=…\) the probability"):
+        sampler.admit(0)
+    asked = new(kvib.LastUpdates(), kvib.independent, availability=0.8, cool_down=1)
+    admitted = [i for i in range(N) if asked.admit(i)]
+    asked.step(asked.gather(admitted), NEXT[admitted])
+    assert asked.gather([]).left_out.tolist() == admitted
 
 
 @every_memory
@@ -476,21 +634,34 @@ def test_missing_answers():
     assert after[cohort.ids[0]] == pytest.approx(updates[0], rel=1e-6)
 
 
-def test_nobody_answers():
-    """Then d is what is remembered, in the shape of the model; also where nobody was drawn."""
-    for nobody in ("silent", "absent", "absent after loading"):
-        sampler = new(kvib.LastUpdates(), response=0.8)
-        for _ in range(6):
-            cohort = sampler.draw()
-            sampler.step(cohort, noisy(cohort.round)[cohort.ids].reshape(-1, 2, 2))
-        want = sampler.remembered.beta * sampler.weights @ remembered_by(sampler)
-        if nobody == "absent after loading":
-            sampler = restored(sampler)
-        cohort = sampler.draw(available=None if nobody == "silent" else [])
-        d = sampler.step(cohort, [None] * len(cohort))
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_nobody_answers(loaded, kind):
+    """Then d is what is remembered, in the form of the model where that is told."""
+    sampler = new(kvib.LastUpdates(), response=0.8)
+    for _ in range(6):
+        cohort = sampler.draw()
+        sampler.step(cohort, kind(noisy(cohort.round)[cohort.ids].reshape(-1, 2, 2)))
+    want = sampler.remembered.beta * sampler.weights @ remembered_by(sampler)
+    for like in (None, kind(np.zeros((2, 2), np.float32))):
+        one = restored(sampler) if loaded else sampler
+        cohort = one.draw()
+        d = one.step(cohort, [None] * len(cohort), like=like)
         assert np.ravel(d) == pytest.approx(want, abs=SMALL)
-        if nobody != "absent after loading":
-            assert d.shape == (2, 2)
+        assert like is None or (d.shape, d.dtype, type(d)) == (like.shape, like.dtype, type(like))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("estimator", [None, kvib.Difference()], ids=["plain", "memory"])
+def test_nobody_can_be_drawn(estimator, kind):
+    """The estimate stands for nobody: 0, in the form of the model where that is told."""
+    sampler = kvib.Sampler(kvib.Forecast(), WEIGHTS, 2, estimator=estimator)
+    play(sampler, 6)
+    assert not np.any(sampler.step(sampler.draw(available=[]), []))
+    like = kind(np.ones((2, 2), np.float32))
+    d = sampler.step(sampler.draw(available=[]), [], like=like)
+    assert (d.shape, d.dtype, type(d)) == (like.shape, like.dtype, type(like))
+    assert d.tolist() == [[0, 0], [0, 0]]
 
 
 def refused(sampler, call, message):

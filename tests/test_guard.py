@@ -180,6 +180,69 @@ def test_memory_does_not_let_an_explosion_through():
     assert sampler.remembered.beta > 0.5  # one explosion does not make the memory worthless
 
 
+def first_round(factor, exploding, parts, weights=None, policy=None):
+    """A first round in which one client explodes; (sampler, cohort, cut, d)."""
+    sampler = new(policy, guard=kvib.Guard(), weights=WEIGHTS if weights is None else weights)
+    cohort = sampler.draw()
+    updates = calm(0)[cohort.ids]
+    updates[exploding] *= factor
+    estimation = sampler.begin(cohort)
+    for part in parts:
+        at = np.isin(np.arange(K), part)
+        estimation.add(at, updates[at])
+    return sampler, cohort, estimation.cut, estimation.finish()
+
+
+AT_ONCE, ONE_BY_ONE = [range(K)], [[k] for k in range(K)]
+
+
+@pytest.mark.parametrize("parts", [AT_ONCE, ONE_BY_ONE], ids=["at once", "one by one"])
+@pytest.mark.parametrize("policy", [kvib.Forecast(), kvib.Uniform()], ids=repr)
+def test_an_explosion_in_the_first_round(policy, parts):
+    """It is seen by the others' norms: it adds 30 of them, and the usual step is the calm one's."""
+    sampler, cohort, cut, d = first_round(1e6, K - 1, parts, policy=policy)
+    norms = np.linalg.norm(calm(0)[cohort.ids], axis=1)
+    assert cut > 1e3 * sampler.usual_step
+    longest = cohort.coefficients[-1] * 30 * np.median(norms) * 1.1  # it is in the median too
+    assert np.linalg.norm(d) < cohort.coefficients @ norms + longest
+    assert sampler.usual_step == pytest.approx(cohort.coefficients[:-1] @ norms[:-1])
+    cuts = [one_round(sampler, calm(t))[1].cut for t in range(1, 30)]
+    if policy == kvib.Forecast():
+        assert max(cuts) == 0
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_what_gets_through_in_the_first_round_is_not_usual(early):
+    """The first two updates that come one by one cannot be judged; nobody measures by them."""
+    sampler, cohort, cut, d = first_round(1e6, early, ONE_BY_ONE)
+    norms = np.linalg.norm(calm(0)[cohort.ids], axis=1)
+    assert cut == 0
+    assert np.linalg.norm(d) > 1e4
+    others = np.arange(K) != early
+    assert sampler.usual_step == pytest.approx(cohort.coefficients[others] @ norms[others])
+
+
+@pytest.mark.parametrize("spread", [0.3, 0.6, 0.9])
+def test_a_calm_first_round_is_left_alone(spread):
+    """Norms whose logarithms spread as on real tasks (0.6), or half as much again."""
+    for seed in range(100):
+        scale = np.random.default_rng(seed).lognormal(0, spread, (N, 1))
+        for policy in (kvib.Forecast(), kvib.Uniform()):
+            sampler = kvib.Sampler(policy, WEIGHTS, K, kvib.pivotal, guard=kvib.Guard(), seed=seed)
+            cohort, estimation, _ = one_round(sampler, scale * calm(0))
+            assert estimation.cut == 0
+            norms = np.linalg.norm((scale * calm(0))[cohort.ids], axis=1)
+            assert sampler.usual_step == pytest.approx(cohort.coefficients @ norms)
+
+
+def test_a_first_round_of_zeros_and_of_two():
+    """Nothing to measure by: nothing is cut off."""
+    for updates in (0 * BASE, np.where(np.arange(N)[:, None] % 7, 0.0, BASE)):
+        assert one_round(new(guard=kvib.Guard()), updates)[1].cut == 0
+    pair = kvib.Sampler(kvib.Uniform(), WEIGHTS, 2, kvib.pivotal, guard=kvib.Guard())
+    assert one_round(pair, BASE * 10.0 ** np.arange(N)[:, None])[1].cut == 0
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("guard", [None, kvib.Guard()], ids=repr)
 @pytest.mark.parametrize("estimator", [None, kvib.Difference()], ids=["plain", "memory"])
