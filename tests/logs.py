@@ -1,19 +1,11 @@
 """Rounds as a journal has them, in a world whose norms are all known."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import kvib
-from kvib.cohort import Cohort, FloatArray
-
-
-class Logged(NamedTuple):
-    """Like those of a journal."""
-
-    cohort: Cohort
-    norms: FloatArray
-    heard: bool = True
+from kvib.journal import Logged
 
 
 def world(seed, clients=60, rounds=40, spread=0.7):

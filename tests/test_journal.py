@@ -456,6 +456,27 @@ def test_compaction_keeps_the_last_rounds_and_says_so(tmp_path):
         assert_same(sampler, straight)
 
 
+def hear(sampler):
+    cohort = sampler.draw()
+    sampler.update(cohort, np.ones(len(cohort)))
+
+
+def test_rounds_are_of_one_moment(tmp_path, monkeypatch):
+    """Also while the first ones are removed and a late answer to one of them comes."""
+    monkeypatch.setattr("kvib.journal.file._TOGETHER", 1)
+    with begin(tmp_path / "a", snapshot_every=2, keep=4) as sampler:
+        late = sampler.draw()
+        for _ in range(3):
+            hear(sampler)
+        rounds = read(tmp_path / "a").rounds()
+        assert next(rounds).cohort.round == 0
+        sampler.update(late, np.ones(len(late)))
+        for _ in range(12):
+            hear(sampler)
+        assert read(tmp_path / "a").about.removed > 4
+        assert [(one.cohort.round, one.heard) for one in rounds] == [(k, True) for k in (1, 2, 3)]
+
+
 def test_snapshots_by_the_cost_of_replay(tmp_path, monkeypatch):
     monkeypatch.setattr(events, "REPLAY", 0.0)
     monkeypatch.setattr(events, "SHARE", 1e9)

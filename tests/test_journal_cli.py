@@ -47,8 +47,41 @@ def test_replay_of_the_logging_policy_and_a_better_one(file, monkeypatch, capsys
     words = ("--policy", "KVib", "--policy", "Forecast(floor=0.1)", "--last", 20)
     code, out, _ = run(monkeypatch, capsys, "replay", file, *words)
     assert code == 0
-    assert "Forecast(floor=0.1)" in out
-    assert "20 rounds" in out or "rounds" in out
+    assert out.startswith("19 rounds, intervals of 90%, all of the variance")  # one is unheard
+    assert "KVib: 1 (1 to 1) times" in out
+    better = float(re.search(r"Forecast\(floor=0\.1\): ([\d.]+) ", out)[1])
+    assert 0.01 < better < 0.1
+
+
+def test_replay_and_plan_know_what_the_sampler_knew(tmp_path, monkeypatch, capsys):
+    """Costs, cool-down and variables: the policy that drew the rounds gets their own variance."""
+    rng, path = np.random.default_rng(0), tmp_path / "run.kvib"
+    x, cost = rng.normal(size=(60, 1)), rng.uniform(100, 300, 60)
+    options = {"variables": x, "cost": cost, "cool_down": 2}
+    with kvib.journalled(path, kvib.Forecast(), np.ones(60), 2e3, **options) as sampler:
+        for _ in range(20):
+            cohort = sampler.draw()
+            sampler.update(cohort, np.exp(0.5 * x[cohort.ids, 0]))
+    _, out, _ = run(monkeypatch, capsys, "replay", path, "--policy", "Forecast")
+    assert "Forecast: 1 (1 to 1) times" in out
+    _, out, _ = run(monkeypatch, capsys, "plan", path)
+    assert "with a budget of 2000 per round" in out
+    assert "Forecast has the same with 2e+03" in out
+
+
+def test_clients_are_called_by_their_keys(tmp_path, monkeypatch, capsys):
+    path, options = tmp_path / "run.kvib", {"keys": ["ann", "bob", "eve"], "snapshot_every": 9}
+    with kvib.journalled(path, kvib.KVib(), [1, 2, 3], 3, **options) as sampler:
+        sampler.draw(budget=2, absent=[0])
+        sampler.leave("bob")
+        sampler.join([4, 5], ["bob", "tim"])
+        sampler.draw(budget=2, available=[1, 3])
+        history = kvib.journal.read(path)
+        assert list(history.keys()) == ["ann", "bob", "eve", "tim"]
+        assert history.about.clients == len(history.participation()) == 4
+    _, out, _ = run(monkeypatch, capsys, "journal", path)
+    assert "4 clients, 2 rounds" in out
+    assert "most often: client bob 2 times, client eve 1 times, client tim 1 times" in out
 
 
 def test_plan_draws_a_picture(file, tmp_path, monkeypatch, capsys):

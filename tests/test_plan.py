@@ -7,9 +7,11 @@ import pytest
 
 import kvib
 from kvib import metrics
+from kvib.journal import Logged
 from kvib.plan import Perfect, _crossing, plan
-from kvib.replay import norm_part, replay
-from logs import Logged, logged, world
+from kvib.replay import replay
+from kvib.tally import Offer, norm_part
+from logs import logged, world
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +111,13 @@ def test_perfect_with_the_right_price_is_the_oracle():
     )  # every answer counts once
     perfect = Perfect(1.0)
     perfect.learn(heard, pi)
+    offer = Offer(cohort.ids, None, 8.0)
     for K in (0.5, 3, 12, 29):
-        costs, rest = perfect.costs(heard, pi, K)
+        costs, rest = perfect.costs(heard, pi, offer, K)
         p = metrics.optimal_probabilities(pi / np.sqrt(q), K)
         assert costs.sum() + rest == pytest.approx(norm_part(pi, q, p, 1.0).sum())
-    assert perfect.costs(heard, pi, 30)[0].sum() == pytest.approx((pi**2 * (1 / q - 1)).sum())
+    enough = perfect.costs(heard, pi, offer, 30)[0]
+    assert enough.sum() == pytest.approx((pi**2 * (1 / q - 1)).sum())
 
 
 def test_where_a_curve_crosses():

@@ -13,9 +13,12 @@ from enumeration import outcomes
 from kvib import metrics
 from kvib.cohort import Cohort
 from kvib.estimators import deviation
+from kvib.journal import Logged
+from kvib.plan import plan
 from kvib.policies import Setting
-from kvib.replay import norm_part, replay
-from logs import Logged, Spy, logged, world
+from kvib.replay import replay
+from kvib.tally import norm_part
+from logs import Spy, logged, world
 
 DRAWS = [kvib.independent, kvib.with_replacement, kvib.pivotal]
 ENUMERATED = [kvib.independent, kvib.with_replacement, kvib.conditional_poisson]
@@ -305,3 +308,119 @@ def test_a_journal_tells_the_same(tmp_path):
         own = history.table().variance
     assert told.logged.per_round == pytest.approx(own, rel=1e-5)
     assert told.rows["same"].per_round == pytest.approx(own, rel=1e-5)
+
+
+def coming(round):
+    """Which of 60 clients are there in a round."""
+    return np.random.default_rng([3, round]).random(60) < 0.6
+
+
+def drawn(sampler):
+    return sampler.draw()
+
+
+def drawn_without_some(sampler):
+    return sampler.draw(absent=np.flatnonzero(~coming(sampler.round))[:9])
+
+
+def drawn_among_some(sampler):
+    there = coming(sampler.round)
+    return sampler.draw(there if sampler.round % 2 else np.flatnonzero(there)[::-1])
+
+
+def drawn_with_other_budgets(sampler):
+    return sampler.draw(budget=3 + sampler.round % 4)
+
+
+def checked_in(sampler):
+    asking = np.flatnonzero(coming(sampler.round)).tolist()
+    return sampler.gather([i for i in asking if sampler.admit(i)])
+
+
+RATES = np.linspace(0.3, 1, 60)
+COST = np.random.default_rng(4).uniform(1, 3, 60)
+LOGS = {
+    "cost": (drawn, {"cost": COST}, 16),
+    "cost in another unit": (drawn, {"cost": 1e6 * COST}, 16e6),
+    "over-selection": (drawn, {"response": 0.5, "over_select": True}, 6),
+    "over-selection of each": (drawn, {"response": RATES, "over_select": True}, 6),
+    "over-selection by cost": (drawn, {"response": RATES, "over_select": True, "cost": COST}, 9),
+    "rates that are learned": (drawn, {"response": kvib.EstimatedRate(), "over_select": True}, 6),
+    "cool-down": (drawn, {"cool_down": 3}, 8),
+    "cool-down and cost": (drawn, {"cool_down": 3, "cost": COST}, 16),
+    "absent": (drawn_without_some, {}, 8),
+    "absent and cool-down": (drawn_without_some, {"cool_down": 2, "cost": COST}, 16),
+    "available": (drawn_among_some, {"availability": 0.6}, 8),
+    "available, as learned": (drawn_among_some, {"availability": kvib.EstimatedRate()}, 8),
+    "check-in": (checked_in, {"availability": 0.6, "cool_down": 1}, 8),
+    "budgets": (drawn_with_other_budgets, {}, 8),
+    "variables": (drawn, {"variables": np.random.default_rng(5).normal(size=(60, 2))}, 8),
+}
+DRAWN_BY = [kvib.BySize(), kvib.KVib(), kvib.Vrb(), kvib.Forecast()]
+DRAWN_AS = [kvib.independent, kvib.ordered, kvib.pivotal, kvib.with_replacement]
+
+
+def journal_of(path, draw, policy, procedure, budget, **options):
+    """Rounds in a file; feedback of every third comes two rounds late."""
+    weights, norms = world(10, rounds=24)
+    rng, late = np.random.default_rng(0), []
+    answers = 0.8 if isinstance(options.get("response"), kvib.EstimatedRate) else None
+    with kvib.journalled(path, policy, weights, budget, procedure, **options) as sampler:
+        for t, row in enumerate(norms):
+            cohort = draw(sampler)
+            q = cohort.response / cohort.availability if answers is None else answers
+            silent = rng.random(len(cohort)) >= q
+            late.append((t + 2 * (t % 3 == 0), cohort, np.where(silent, np.nan, row[cohort.ids])))
+            for one in [one for one in late if one[0] <= t]:
+                sampler.update(*one[1:])
+            late = [one for one in late if one[0] > t]
+    return kvib.journal.read(path)
+
+
+@pytest.mark.filterwarnings("ignore:.* did not answer")
+@pytest.mark.parametrize("policy", DRAWN_BY, ids=repr)
+@pytest.mark.parametrize("log", LOGS)
+def test_the_logging_policy_gets_the_logged_estimate_under_all_conditions(policy, log, tmp_path):
+    """To single precision, in which a journal keeps cohorts; procedures take turns."""
+    draw, options, budget = LOGS[log]
+    turn = (list(LOGS).index(log) + DRAWN_BY.index(policy)) % len(DRAWN_AS)
+    procedure = kvib.independent if draw is checked_in else DRAWN_AS[turn]
+    history = journal_of(tmp_path / "run.kvib", draw, policy, procedure, budget, **options)
+    given = history.given()
+    known = {
+        "procedure": given.procedure,
+        "variables": given.variables,
+        "prices": given.prices,
+        "usual": given.budget,
+    }
+    told = replay(history.rounds(), given.weights, {"same": given.policy}, **known)
+    assert told.rounds > 20
+    assert told.rows["same"].per_round == pytest.approx(told.logged.per_round, rel=1e-3)
+    assert told.rows["same"].ratio == pytest.approx((1, 1, 1), rel=1e-4)
+    assert not [w for w in told.warnings if "nobody logged" in w or "stands for" in w]
+    both = given.policy, given.policy
+    ahead = plan(history.rounds(), given.weights, *both, budgets=[3, budget], **known)
+    if draw is not drawn_with_other_budgets and log != "rates that are learned":
+        assert ahead.policy.value[1] == pytest.approx(ahead.today.value, rel=1e-3)
+        assert ahead.budget == pytest.approx(budget)
+
+
+def test_who_waits_is_unknown_after_a_beginning_that_is_gone(tmp_path):
+    """Such rounds teach and are not measured, and the rest is said to have learned nothing."""
+    options = {"cool_down": 3, "snapshot_every": 5, "keep": 15}
+    history = journal_of(tmp_path / "a", drawn, kvib.BySize(), kvib.independent, 8, **options)
+    removed = history.about.removed
+    assert removed > 0
+    assert [one.absent is None for one in history.rounds()][:5] == [True] * 3 + [False] * 2
+    told = replay(history.rounds(), history.weights(), {"same": kvib.BySize()})
+    assert told.rounds == 24 - removed - 3
+    assert told.rows["same"].per_round == pytest.approx(told.logged.per_round, rel=1e-4)
+    assert f"begins with round {removed}" in told.warnings[-1]
+
+
+def test_a_log_that_contradicts_itself(tmp_path):
+    weights, norms = world(11, rounds=5)
+    rounds, _ = logged(kvib.Uniform(), weights, norms, 8, kvib.independent)
+    wrong = [one._replace(absent=one.cohort.ids[:1]) for one in rounds]
+    with pytest.raises(ValueError, match="drawn in round 0 who could not be"):
+        replay(wrong, weights, RIVALS)

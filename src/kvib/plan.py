@@ -8,23 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.checks import checked_budget
-from kvib.cohort import Cohort, FloatArray
+from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.intervals import Estimate
+from kvib.logged import Logged
 from kvib.policies import Forecast, Policy
 from kvib.procedures import Procedure, independent
-from kvib.replay import (
-    Estimate,
-    Follower,
-    LoggedRound,
-    Rival,
-    Row,
-    check_level,
-    covers,
-    norm_part,
-    opened,
-    setting_of,
-    tallied,
-)
+from kvib.replay import Follower, Terms, check_level, covers, opened, terms_of
+from kvib.tally import Offer, Rival, Row, norm_part
 from kvib.waterfill import waterfill
 
 RECENT = 8
@@ -69,9 +59,9 @@ class Plan(NamedTuple):
         logging, policy = self.names
         told = [
             f"{self.rounds} rounds, intervals of {self.level:.0%}, {self.covers}",
-            f"today: variance {self.today} with {self.budget:g} clients per round",
-            f"{policy} has the same with {self.enough} clients",
-            f"{'clients':>10} {logging:>12} {policy:>12} {'no less than':>12}",
+            f"today: variance {self.today} with a budget of {self.budget:g} per round",
+            f"{policy} has the same with {self.enough}",
+            f"{'budget':>10} {logging:>12} {policy:>12} {'no less than':>12}",
         ]
         curves = np.array([self.logging.value, self.policy.value, self.perfect.value]).T
         for K, variances in zip(self.budgets, curves, strict=True):
@@ -82,31 +72,42 @@ class Plan(NamedTuple):
 class Perfect:
     """The least variance that any probabilities can have, from below.
 
-    With a price ν on clients, V* = min_p Σπ²(1/(q·p) − 1) under Σp ≤ K is at least
-    Σ_i min_p {π_i²(1/(q_i·p) − 1) + ν·p} − ν·K, whatever ν; the best ν gives equality. A ν from
-    earlier rounds keeps the estimate unbiased, and being a little off costs little.
+    With a value ν on the budget, V* = min_p Σπ²(1/(q·p) − 1) under Σ c·p ≤ K (prices c) is at
+    least Σ_i min_p {π_i²(1/(q_i·p) − 1) + ν·c_i·p} − ν·K, whatever ν; the best ν gives equality. A
+    ν from earlier rounds keeps the estimate unbiased, and being a little off costs little.
+
+    Args:
+        cap: of the procedure.
+        prices: of all clients; None: one each.
     """
 
-    def __init__(self, cap: float) -> None:
-        self._cap = cap
+    def __init__(self, cap: float, prices: FloatArray | None = None) -> None:
+        self._cap, self._prices = cap, prices
         self._recent: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=RECENT)
 
-    def costs(self, answers: Cohort, pi: FloatArray, budget: float) -> tuple[FloatArray, float]:
-        """π²(1/(q·p) − 1) + ν·p at its minimum, p = min(cap, π/√(q·ν)); and −ν·K."""
-        price = self._price(budget)
-        if price == 0:
+    def costs(
+        self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
+    ) -> tuple[FloatArray, float]:
+        """π²(1/(q·p) − 1) + ν·c·p at its minimum, p = min(cap, π/√(q·ν·c)); and −ν·K."""
+        value = self._value(budget)
+        if value == 0:
             return norm_part(pi, answers.response, np.full(len(pi), self._cap), self._cap), 0.0
-        # A norm of 0 needs no client: any p > 0 gives its cost, ν·p → 0.
+        price = value * self._price(answers.ids)
+        # A norm of 0 needs no client: any p > 0 gives its cost, ν·c·p → 0.
         p = np.clip(pi / np.sqrt(answers.response * price), 1e-300, self._cap)
-        return norm_part(pi, answers.response, p, self._cap) + price * p, -price * budget
+        return norm_part(pi, answers.response, p, self._cap) + price * p, -value * budget
 
     def learn(self, answers: Cohort, pi: FloatArray) -> None:
-        """Keep what the price depends on."""
-        weight = answers.count / answers.expected_answers
-        self._recent.append((pi / np.sqrt(answers.response), weight))
+        """Keep what ν depends on."""
+        price = self._price(answers.ids)
+        weight = price * answers.count / answers.expected_answers
+        self._recent.append((pi / np.sqrt(answers.response * price), weight))
 
-    def _price(self, budget: float) -> float:
-        """ν at which Σp would have been the budget; 0 where there is enough for all."""
+    def _price(self, ids: IntArray) -> FloatArray:
+        return np.ones(len(ids)) if self._prices is None else self._prices[ids]
+
+    def _value(self, budget: float) -> float:
+        """ν at which Σ c·p would have been the budget; 0 where there is enough for all."""
         if not self._recent:
             return 0.0
         phi, weight = (np.concatenate(part) for part in zip(*self._recent, strict=True))
@@ -120,7 +121,7 @@ class Perfect:
 
 
 def plan(
-    rounds: Iterable[LoggedRound],
+    rounds: Iterable[Logged],
     weights: ArrayLike,
     logging: Policy[Any],
     policy: Policy[Any] | None = None,
@@ -130,9 +131,11 @@ def plan(
     since: int = 0,
     level: float = 0.9,
     variables: ArrayLike | None = None,
+    prices: ArrayLike | None = None,
+    usual: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Plan:
-    """Variance against budget under two policies, and how many clients the better one needs.
+    """Variance against budget under two policies, and how much of it the better one needs.
 
     Every point is a `replay` of its policy with that budget, as `sampler.draw(budget=…)` would use
     it. The budget that keeps today's variance is where the ratio to it is 1; its interval holds
@@ -143,50 +146,52 @@ def plan(
         weights: likewise.
         logging: the policy that drew them.
         policy: the other one; by default `kvib.Forecast()`.
-        budgets: clients per round to try, ascending; by default from a few to all.
+        budgets: to try, ascending; by default from that of a few clients to that of all.
         procedure: with which the rounds were drawn.
         since: number of the first round to measure; earlier ones only teach.
         level: probability of the intervals.
         variables: as the sampler was given.
+        prices: as for `replay`.
+        usual: likewise.
         progress: called with the number of rounds read so far.
     """
     check_level(level)
     policy = Forecast() if policy is None else policy
     first, everything = opened(rounds)
-    setting = setting_of(first, weights, procedure, variables)
-    grid = _grid(budgets, setting.budget, len(setting.weights))
+    terms = terms_of(first, weights, procedure, variables, prices, usual)
+    setting, grid = terms.setting, _grid(budgets, terms)
     rivals: list[tuple[Rival, list[float | None]]] = [
         (Follower(logging, setting), grid.tolist()),
         (Follower(policy, setting), grid.tolist()),
-        (Perfect(setting.cap), grid.tolist()),
+        (Perfect(setting.cap, terms.prices), grid.tolist()),
     ]
-    tally = tallied(everything, setting, rivals, since, progress)
-    logged, *others = tally.rows(level)
-    B = len(grid)
+    tally = terms.tally(everything, rivals, since, progress)
+    logged, (ours, others, least) = tally.rows(level)
     names = type(logging).__name__, type(policy).__name__
     return Plan(
         today=logged.variance,
         budget=tally.budget,
-        enough=_enough(grid, others[B : 2 * B]),
+        enough=_enough(grid, others),
         budgets=grid,
-        logging=_curve(others[:B]),
-        policy=_curve(others[B : 2 * B]),
-        perfect=_curve(others[2 * B :]),
+        logging=_curve(ours),
+        policy=_curve(others),
+        perfect=_curve(least),
         names=names,
         level=level,
-        rounds=len(tally.logged),
+        rounds=len(tally),
         covers=covers(procedure),
-        warnings=tally.warnings({"as logged": logged, names[1]: others[B]}),
+        warnings=tally.warnings({"as logged": logged, names[1]: others[0]}),
     )
 
 
-def _grid(budgets: ArrayLike | None, today: float, clients: int) -> FloatArray:
+def _grid(budgets: ArrayLike | None, terms: Terms) -> FloatArray:
     """Ascending budgets; by default finer below today's, which is one of them."""
     if budgets is None:
-        least = min(today, max(1.0, today / 16))
-        fewer, more = np.geomspace(least, today, 13), np.geomspace(today, clients, 13)
-        return np.unique(np.concatenate([fewer[:-1], [today], more[1:-1], [float(clients)]]))
-    grid = np.array([checked_budget(K, clients) for K in np.ravel(np.asarray(budgets))])
+        today, one = terms.budget, terms.most / len(terms.setting.weights)
+        least = min(today, max(one, today / 16))
+        fewer, more = np.geomspace(least, today, 13), np.geomspace(today, terms.most, 13)
+        return np.unique(np.concatenate([fewer[:-1], [today], more[1:-1], [terms.most]]))
+    grid = np.array([terms.checked(K) for K in np.ravel(np.asarray(budgets))])
     if len(grid) < 2 or (np.diff(grid) <= 0).any():
         raise ValueError(f"budgets {grid.tolist()[:10]} do not ascend; give two or more that do")
     return grid

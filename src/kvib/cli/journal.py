@@ -47,30 +47,34 @@ def journal(
         f"{taken.max(initial=0)}; {np.count_nonzero(taken == 0)} never did"
     )
     most = np.argsort(-taken, kind="stable")[:clients]
-    say("most often: " + ", ".join(f"client {i} {taken[i]} times" for i in most))
+    names = history.keys()
+    say("most often: " + ", ".join(f"client {names[i]} {taken[i]} times" for i in most))
 
 
 def replay(
     file: File,
     policy: Annotated[list[str], typer.Option(help='Forecast, "KVib(rounds=500)", …')],
     last: Last = None,
-    budget: Annotated[float | None, typer.Option(help="Clients per round; as logged.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Of a round; as logged.")] = None,
     level: Level = 0.9,
 ) -> None:
     """How much lower another policy's variance would have been in these rounds."""
     rivals = {words: names.policy(words) for words in policy}
     history = read(file)
-    _, procedure = history.configuration()
+    given = history.given()
     since = _since(history, last)
     with _counted("replay", history) as progress:
         found = replayed(
             history.rounds(),
-            history.weights(),
+            given.weights,
             rivals,
             budget=budget,
-            procedure=procedure,
+            procedure=given.procedure,
             since=since,
             level=level,
+            variables=given.variables,
+            prices=given.prices,
+            usual=given.budget,
             progress=progress,
         )
     say(str(found))
@@ -83,20 +87,23 @@ def plan(
     level: Level = 0.9,
     out: Annotated[Path | None, typer.Option(help="Write the curves as a picture.")] = None,
 ) -> None:
-    """Variance against clients per round, and how many keep today's under a better policy."""
+    """Variance against budget, and how much of it keeps today's under a better policy."""
     other = names.policy(policy)
     history = read(file)
-    logging, procedure = history.configuration()
+    given = history.given()
     since = _since(history, last)
     with _counted("plan", history) as progress:
         found = planned(
             history.rounds(),
-            history.weights(),
-            logging,
+            given.weights,
+            given.policy,
             other,
-            procedure=procedure,
+            procedure=given.procedure,
             since=since,
             level=level,
+            variables=given.variables,
+            prices=given.prices,
+            usual=given.budget,
             progress=progress,
         )
     say(str(found))

@@ -51,12 +51,6 @@ def lengthened(record: Record, weights: FloatArray, **about: Any) -> Cohort:
     )
 
 
-def alone(procedure: Procedure) -> bool:
-    """Whether clients are drawn independently, so that norms tell the variance; asked of two."""
-    pairs = procedure.pairs
-    return pairs is not None and pairs(np.full(2, 0.5), np.arange(2)).uncorrelated
-
-
 def with_moments(cohort: Cohort, procedure: Procedure) -> Cohort:
     """With its second moments, of a procedure that draws clients independently."""
     assert procedure.pairs is not None

@@ -3,7 +3,7 @@
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from kvib.cohort import Arrays
 from kvib.journal.access import connected, torn, trouble
 from kvib.journal.records import Record, decode, encode
+from kvib.storage import plain_json, sync_folder
 
 APPLICATION = int.from_bytes(b"kvib", "big")
 VERSION = 1
 CHUNK = 2**18
 """Bytes; a snapshot writes those chunks of the state that changed since the last one."""
 _HASH = 16
-_AT_ONCE = 256
-"""Rounds; a reader that stays on would keep the writer from tidying up."""
+_TOGETHER = 256
+"""Rounds that are read into memory together."""
 
 _SCHEMA = """
 CREATE TABLE about (only INTEGER PRIMARY KEY, said BLOB, crc INTEGER);
@@ -65,14 +66,17 @@ class JournalFile:
         try:
             with self.reading():
                 self._check_kind()
-                self.about: dict[str, Any] = json.loads(
-                    self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
-                )
-                (self.last,) = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
-                """Number of the last event."""
+                self._look()
         except BaseException:
             self._db.close()
             raise
+
+    def _look(self) -> None:
+        self.about: dict[str, Any] = json.loads(
+            self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
+        )
+        (self.last,) = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
+        """Number of the last event."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -197,7 +201,7 @@ class JournalFile:
         self.about |= about
 
     def _say(self, about: dict[str, Any]) -> None:
-        said = json.dumps(about, default=lambda number: number.item()).encode()
+        said = plain_json(about).encode()
         self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (said, _crc(said, "about")))
 
     def _store(self, group: str, arrays: Arrays) -> None:
@@ -238,6 +242,7 @@ class JournalFile:
         with self.reading():
             self._db.execute("BEGIN")
             try:
+                self._look()  # it may have been tidied up since it was opened
                 yield
             finally:
                 self._db.execute("ROLLBACK")
@@ -278,15 +283,27 @@ class JournalFile:
         if number != self.last:
             raise torn(self.path, f"event {number} of {self.last} is missing")
 
+    def events_since_snapshot(self, kinds: Collection[str]) -> list[Event]:
+        """Events of these kinds that the last snapshot does not know."""
+        query = (
+            "SELECT number, kind, round, payload, crc FROM event "
+            f"WHERE number > ? AND kind IN ({', '.join('?' * len(kinds))}) ORDER BY number"
+        )
+        with self.reading():
+            rows = self._db.execute(query, (self.about["snapshot"], *kinds)).fetchall()
+            return [self._event(*row) for row in rows]
+
     def events_of_rounds(self, first: int, end: int, kind: str = "%") -> Iterator[Event]:
         """Events of the rounds from `first` to before `end`, round by round, draws first."""
         query = (
             "SELECT number, kind, round, payload, crc FROM event "
             "WHERE round >= ? AND round < ? AND kind LIKE ? ORDER BY round, number"
         )
-        for start in range(first, end, _AT_ONCE):
+        for start in range(first, end, _TOGETHER):
             with self.reading():
-                some = self._db.execute(query, (start, min(start + _AT_ONCE, end), kind)).fetchall()
+                some = self._db.execute(
+                    query, (start, min(start + _TOGETHER, end), kind)
+                ).fetchall()
                 yield from (self._event(*row) for row in some)
 
     def _event(self, number: int, kind: str, round: int | None, payload: Any, crc: Any) -> Event:
@@ -341,25 +358,15 @@ def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> N
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
             db.execute("INSERT INTO sqlite_sequence VALUES ('event', 0)")
-            said = json.dumps(about, default=lambda number: number.item()).encode()
+            said = plain_json(about).encode()
             db.execute("INSERT INTO about VALUES (1, ?, ?)", (said, _crc(said, "about")))
         with closing(JournalFile(new, write=True)) as file:
             file.snapshot(arrays, {})
         os.replace(new, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except sqlite3.Error as error:
         new.unlink(missing_ok=True)
         raise trouble(path, error) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming durable, where the system lets one open a folder."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _crc(data: bytes, seal: str) -> int:

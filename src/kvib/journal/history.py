@@ -1,7 +1,9 @@
 """What a journal knows of past rounds; reading never changes it, also while it is written."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from operator import attrgetter
@@ -10,24 +12,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib import storage
-from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.journal.cohorts import alone, lengthened, with_moments
+from kvib import saving, storage
+from kvib.checks import available_ids
+from kvib.cohort import FloatArray, IntArray
+from kvib.journal.cohorts import lengthened, with_moments
 from kvib.journal.file import Event, JournalFile
+from kvib.journal.records import Record
+from kvib.logged import Logged
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
+from kvib.population import Key
 from kvib.procedures import Procedure
+from kvib.sampler import Sampler
 
-
-class Logged(NamedTuple):
-    """One past round."""
-
-    cohort: Cohort
-    """As drawn, expected counts and rates to single precision."""
-    norms: FloatArray
-    """‖g‖ in the order of its ids; NaN where there was no answer."""
-    heard: bool
-    """False: drawn, but no feedback came (yet)."""
+_CHANGES = ("join", "leave", "reweigh")
+"""Events that change the population."""
 
 
 class Table(NamedTuple):
@@ -52,11 +51,26 @@ class About(NamedTuple):
     budget: float
     seed: int
     clients: int
+    """How many ever took part: ids are below it."""
     rounds: int
     """How many were drawn."""
     removed: int
     """Details of the rounds before this one were removed (`keep`)."""
     keep: int | None
+
+
+class Given(NamedTuple):
+    """What a sampler was given."""
+
+    policy: Policy[Any]
+    procedure: Procedure
+    weights: FloatArray
+    """λ, [N]."""
+    budget: float
+    variables: FloatArray
+    """[N, d]."""
+    prices: FloatArray | None
+    """What drawing each client takes from the budget, [N], where that is in costs or answers."""
 
 
 def read(path: str | os.PathLike[str]) -> "History":
@@ -75,36 +89,53 @@ class History:
     @property
     def about(self) -> About:
         """What was begun, and how far it came."""
-        with closing(JournalFile(self.path)) as file:
+        with closing(JournalFile(self.path)) as file, file.at_once():
             said = file.about
             return About(
                 policy=said["policy"],
                 procedure=said["procedure"],
                 budget=said["budget"],
                 seed=said["seed"],
-                clients=file.clients(),
+                clients=_clients(file),
                 rounds=file.count(),
                 removed=said["removed"],
                 keep=said["keep"],
             )
 
-    def configuration(self) -> tuple[Policy[Any], Procedure]:
-        """Policy and procedure as objects, to replay: kvib's own, for a population that stayed."""
-        with closing(JournalFile(self.path)) as file:
-            said = storage.about(file.array("now", "header"), "sampler")
-            since = {event.kind for event in file.events_after(file.about["snapshot"])}
-        if said["population"]["changed"] or since & {"join", "leave", "reweigh"}:
+    def given(
+        self, policy: Policy[Any] | None = None, procedure: Procedure | None = None
+    ) -> "Given":
+        """What the sampler was given, to replay its rounds: for a population that stayed.
+
+        Args:
+            policy: needed if it is your own, not one of kvib's.
+            procedure: likewise.
+        """
+        with closing(JournalFile(self.path)) as file, file.at_once():
+            changes = file.events_since_snapshot(_CHANGES)
+            arrays = file.arrays("now")
+        about = storage.about(arrays["header"], "sampler")
+        try:
+            sampler = saving.restored(Sampler, about, arrays, policy, procedure)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path}: {error}. From Python: kvib.journal.read(path).given(policy=…), and "
+                "kvib.replay.replay with what it says"
+            ) from error
+        if sampler.population.changed or changes:
             raise ValueError(
                 f"{self.path}: clients joined, left or changed their weight, and past rounds can "
                 "only be replayed for a population that stayed as it was"
             )
-        if said["policy"] is None or said["procedure"] not in PROCEDURES:
-            raise ValueError(
-                f"{self.path} was drawn with a policy or procedure of your own; call "
-                "kvib.replay.replay and kvib.plan.plan with it from Python"
-            )
-        policy: Policy[Any] = storage.restore_policy(said["policy"], None)
-        return policy, PROCEDURES[said["procedure"]]
+        prices = sampler._prices
+        return Given(
+            policy=sampler.policy,
+            procedure=sampler.procedure,
+            weights=sampler.weights,
+            budget=sampler.budget,
+            variables=sampler.variables,
+            prices=prices.of(np.arange(len(sampler))) if prices.differ else None,
+        )
 
     def weights(self) -> FloatArray:
         """Weights of all clients at the last snapshot, [N], those who left included, in units of
@@ -112,33 +143,56 @@ class History:
         with closing(JournalFile(self.path)) as file:
             return file.array("now", "weights")
 
+    def keys(self) -> Sequence[Key]:
+        """What all clients are called who ever took part, by their ids."""
+        with closing(JournalFile(self.path)) as file, file.at_once():
+            if "population.keys" not in file.about["arrays"]["now"]:
+                return range(_clients(file))
+            names: list[Key] = json.loads(file.array("now", "population.keys").tobytes())
+            for event in file.events_since_snapshot(["join"]):
+                came = zip(event.record["ids"], event.record["keys"], strict=True)
+                names += [key for i, key in came if i >= len(names)]  # the others came back
+            return names
+
     def rounds(self) -> Iterator[Logged]:
-        """Every round whose details were kept, in order."""
-        with closing(JournalFile(self.path)) as file:
+        """Every round whose details were kept, in order, as of the moment the first is asked for.
+
+        As long as they are read the file cannot tidy up after itself.
+        """
+        with closing(JournalFile(self.path)) as file, file.at_once():
             weights = file.array("begun", "weights")
             procedure = PROCEDURES.get(file.about["procedure"])
-            independent = procedure is not None and alone(procedure)
+            everybody, cool_down = np.arange(_clients(file)), file.about["begun"]["cool_down"]
+            waiting: deque[IntArray] = deque(maxlen=cool_down)
+            known = file.about["removed"]  # who waits is known from here on
+            known += cool_down if known else 0
             for events in _by_round(file):
-                cohort = lengthened(
-                    events[0].record, weights, round=events[0].round, token=file.about["token"]
-                )
-                if procedure is not None and independent:
+                drawn, heard = events[0], len(events) > 1
+                record, round = drawn.record, drawn.round
+                assert round is not None
+                cohort = lengthened(record, weights, round=round, token=file.about["token"])
+                if procedure is not None and procedure.uncorrelated:
                     cohort = with_moments(cohort, procedure)
-                heard = len(events) > 1
                 norms = events[1].record["norms"] if heard else np.full(len(cohort), np.nan)
-                yield Logged(cohort, norms.astype(np.float64), heard)
+                absent = np.concatenate([_listed(record, "absent", everybody), *waiting])
+                yield Logged(
+                    cohort=cohort,
+                    norms=norms.astype(np.float64),
+                    heard=heard,
+                    available=_drawn_among(record, everybody),
+                    absent=np.unique(absent) if round >= known else None,
+                    order=(drawn.number, events[-1].number),
+                )
+                waiting.append(cohort.ids)
 
     def participation(self) -> IntArray:
         """In how many rounds each client was drawn, [N]; rounds whose details are gone included."""
         with closing(JournalFile(self.path)) as file, file.at_once():
-            total = np.zeros(file.clients(), np.int64)
+            total = np.zeros(_clients(file), np.int64)
             for earlier in file.arrays("removed").values():
                 total[: len(earlier)] += earlier
             for events in _by_round(file, "draw"):
-                ids = events[0].record["ids"]
-                new = int(ids.max(initial=-1)) + 1 - len(total)  # since the last snapshot
-                total = np.pad(total, (0, new)) if new > 0 else total
-                total[ids] += 1
+                total[events[0].record["ids"]] += 1
             return total
 
     def table(self) -> Table:
@@ -148,6 +202,26 @@ class History:
         columns = zip(*rows, strict=True) if rows else [()] * len(Table._fields)
         round, size, *others = (np.array(column, dtype=np.float64) for column in columns)
         return Table(round.astype(np.int64), size.astype(np.int64), *others)
+
+
+def _clients(file: JournalFile) -> int:
+    """How many ever took part."""
+    joined = (event.record["ids"].max(initial=-1) for event in file.events_since_snapshot(["join"]))
+    return max([file.clients(), *(int(last) + 1 for last in joined)])
+
+
+def _drawn_among(record: Record, everybody: IntArray) -> IntArray | None:
+    """Whom a draw was told to choose among; in a check-in whoever asked could be drawn, and
+    everybody could ask."""
+    if "checked in" in record:
+        return everybody
+    return _listed(record, "available", everybody) if "given available" in record else None
+
+
+def _listed(record: Record, name: str, everybody: IntArray) -> IntArray:
+    """Clients that a draw was told of, ascending ids; nobody where it was not."""
+    given = record.get(f"given {name}")
+    return everybody[:0] if given is None else available_ids(given, len(everybody))
 
 
 def _by_round(file: JournalFile, kind: str = "%") -> Iterator[list[Event]]:

@@ -58,7 +58,6 @@ class Journalled(Sampler):
         self._begun_weights = weights
         self._recent: dict[int, Cohort] = {}
         """Drawn since the last snapshot and not heard of."""
-        self._alone = cohorts.alone(self.procedure)
         self._spent = self._snapshot_cost = 0.0
 
     def __repr__(self) -> str:
@@ -178,7 +177,9 @@ class Journalled(Sampler):
             return [self._with_moments(cohort) for cohort in found if cohort is not None]
 
     def _with_moments(self, cohort: Cohort) -> Cohort:
-        return cohorts.with_moments(cohort, self.procedure) if self._alone else cohort
+        if not self.procedure.uncorrelated:
+            return cohort
+        return cohorts.with_moments(cohort, self.procedure)
 
     def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
         """Said once, before the event: doing it again must not say it again."""
@@ -402,7 +403,7 @@ def _waiting(sampler: Journalled, round: int | None) -> Cohort:
 def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
     sampler._recent.pop(cohort.round, None)
     variance = math.nan
-    if sampler._alone:
+    if sampler.procedure.uncorrelated:
         variance = deviation(sampler._with_moments(cohort), norms, None).value
     numbers = {
         "answered": int(np.count_nonzero(~np.isnan(norms))),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,12 @@ class Procedure:
         if self.uses_variables and variables is not None:
             return self.counts(expected, rng, variables)
         return self.counts(expected, rng)
+
+    @cached_property
+    def uncorrelated(self) -> bool:
+        """Whether clients are drawn independently, so that norms tell the variance; asked of
+        two."""
+        return self.pairs is not None and self.pairs(np.full(2, 0.5), np.arange(2)).uncorrelated
 
     def checked(self, expected: ArrayLike) -> FloatArray:
         """Expected counts that this procedure can give, or an error."""

@@ -1,0 +1,265 @@
+"""One pass over past rounds: what each rival's variance would have been in them."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from kvib import intervals
+from kvib.checks import cohort_norms
+from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray
+from kvib.intervals import Estimate
+from kvib.logged import Logged
+
+FEW = 10.0
+"""Effective answers below which single clients decide the estimate."""
+SURE = 4.0
+"""Standard errors, where a warning shall not be a false alarm."""
+
+
+class Offer(NamedTuple):
+    """Whom a round could draw."""
+
+    ids: IntArray
+    """Ascending."""
+    prices: FloatArray | None
+    """What drawing each takes from the budget; None: one."""
+    budget: float
+    """As logged: of clients, or of what prices count."""
+
+    def at(self, ids: IntArray) -> IntArray:
+        """Where clients are among those who could be drawn."""
+        return np.searchsorted(self.ids, ids)
+
+    def affordable(self, budget: float) -> float:
+        """A budget, or all that there was to be had."""
+        return min(budget, len(self.ids) if self.prices is None else float(self.prices.sum()))
+
+
+class Rival(Protocol):
+    """Something that would have drawn otherwise, and learns from what was logged."""
+
+    def costs(
+        self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
+    ) -> tuple[FloatArray, float]:
+        """(y [m], y₀) such that y₀ + Σy over all clients is its variance in this round."""
+
+    def learn(self, answers: Cohort, pi: FloatArray) -> None:
+        """Of those who answered, called before the `costs` of every round drawn after that."""
+
+
+class Row(NamedTuple):
+    """One policy in the logged rounds."""
+
+    variance: Estimate
+    """Mean over the rounds."""
+    ratio: Estimate
+    """To the logged variance, from the same answers: below 1 is a gain."""
+    effective: float
+    """How many equally important answers the estimate is worth, (Σc)²/Σc²."""
+    per_round: FloatArray
+    """The estimate of every measured round, [T]; single ones are noisy."""
+
+
+class Measured(NamedTuple):
+    """One round."""
+
+    values: list[float]
+    """Estimated variance, as logged and then of each rival at each budget, [C + 1]."""
+    squares: list[float]
+    """Σc² of the contributions c of single answers, likewise."""
+    reached: float
+    """Σ count/(q·expected) / N: 1 on average if all can be drawn."""
+    budget: float
+
+
+def norm_part(pi: FloatArray, reach: FloatArray, expected: FloatArray, cap: float) -> FloatArray:
+    """What each client adds to the variance, as far as norms can tell.
+
+    π²(1/(q·p) − 1). Counts above 1 and D = Σλg add π²/q and take ‖D‖²/K, and for q < 1 at most
+    π²(1/q − 1)/K; the first is here.
+    """
+    repeated = 1.0 if cap > 1 else 0.0
+    return np.asarray(pi**2 * ((1 / expected + repeated) / reach - 1))
+
+
+class Tally:
+    """Every rival at each of its budgets (None: as logged), in every round since `since`.
+
+    A round that was not heard is left out. An empty cohort was, whether or not anybody said so:
+    nothing was to be heard, and leaving out the empty would favour the large.
+
+    Args:
+        rivals: and their budgets.
+        clients: how many there are.
+        cap: of the procedure.
+        prices: of all clients; None: one each.
+        since: number of the first round to measure.
+    """
+
+    def __init__(
+        self,
+        rivals: Sequence[tuple[Rival, Sequence[float | None]]],
+        clients: int,
+        cap: float,
+        prices: FloatArray | None,
+        since: int,
+    ) -> None:
+        self._rivals, self._cap, self._prices, self._since = rivals, cap, prices, since
+        self._everybody = np.arange(clients)
+        self._measured: list[Measured] = []
+        self._unlearned: list[tuple[int, Cohort, FloatArray]] = []
+        """Feedback that rivals have not learned from, by its number."""
+        self.first: int | None = None
+        """Number of the first round."""
+        self.unheard = 0
+        """Rounds without feedback, left out."""
+        self.silent = 0
+        """Missing answers of clients that were said to answer always."""
+        self.unlisted = False
+        """Whether clients were available at times, and nobody logged when."""
+
+    def __len__(self) -> int:
+        """How many rounds were measured."""
+        return len(self._measured)
+
+    @property
+    def budget(self) -> float:
+        """The mean of the measured rounds."""
+        return float(np.mean([one.budget for one in self._measured]))
+
+    def add(self, logged: Logged) -> None:
+        """The next round."""
+        cohort, norms = logged.cohort, np.asarray(logged.norms, dtype=np.float64)
+        self._check(cohort)
+        self._learn(math.inf if logged.order is None else logged.order[0])
+        self.first = cohort.round if self.first is None else self.first
+        if len(cohort) and not logged.heard:
+            self.unheard += cohort.round >= self._since
+        elif cohort.budget > 0:
+            answered = ~np.isnan(cohort_norms(cohort, norms))
+            answers = cohort.take(answered)
+            pi = answers.weight * norms[answered]
+            offer = self._offer(logged)
+            if offer is not None and cohort.round >= self._since:
+                self._measured.append(self._measure(answers, pi, offer, logged))
+                self._note_silence(logged, answered)
+            number = -1 if logged.order is None else logged.order[1]
+            self._unlearned.append((number, answers, pi))
+
+    def _check(self, cohort: Cohort) -> None:
+        if cohort.guarantee == "biased":
+            raise ValueError(
+                "a selector's cohort has no inclusion probabilities: nothing to replay"
+            )
+        clients = len(self._everybody)
+        if len(cohort) and cohort.ids[-1] >= clients:
+            raise ValueError(
+                f"client {cohort.ids[-1]} was drawn in round {cohort.round}, but there are weights "
+                f"of {clients} clients; give those of all who ever took part"
+            )
+
+    def _learn(self, before: float) -> None:
+        """From all feedback that came before a draw, in the order in which it came."""
+        due = [one for one in self._unlearned if one[0] < before]
+        self._unlearned = [one for one in self._unlearned if one[0] >= before]
+        for _, answers, pi in sorted(due, key=itemgetter(0)):
+            for rival, _ in self._rivals:
+                rival.learn(answers, pi)
+
+    def _offer(self, logged: Logged) -> Offer | None:
+        """Whom the round could draw; None where nobody knows: then it only teaches."""
+        cohort, ids = logged.cohort, logged.eligible(self._everybody)
+        if ids is None:
+            return None
+        if not np.isin(cohort.ids, ids, assume_unique=True).all():
+            raise ValueError(
+                f"somebody was drawn in round {cohort.round} who could not be, as the log says; "
+                "give the rounds as they were, with whom they were drawn among"
+            )
+        if self._prices is None:
+            return Offer(ids, None, cohort.budget)
+        offer = Offer(ids, self._prices[ids], math.nan)
+        return offer._replace(budget=offer.affordable(cohort.requested))
+
+    def _measure(self, answers: Cohort, pi: FloatArray, offer: Offer, logged: Logged) -> Measured:
+        weight = answers.count / answers.expected_answers
+        costs = [(norm_part(pi, answers.response, answers.expected, self._cap), 0.0)]
+        for rival, budgets in self._rivals:
+            for budget in budgets:
+                K = offer.affordable(offer.budget if budget is None else budget)
+                costs.append(rival.costs(answers, pi, offer, K))
+        stands_for = len(offer.ids)
+        if (logged.cohort.availability < 1).any() and logged.absent is not None:
+            stands_for = len(self._everybody) - len(logged.absent)
+        return Measured(
+            [float(weight @ y) + y0 for y, y0 in costs],
+            [float(((weight * y) ** 2).sum()) for y, _ in costs],
+            float(weight.sum()) / stands_for,
+            offer.budget,
+        )
+
+    def _note_silence(self, logged: Logged, answered: BoolArray) -> None:
+        cohort = logged.cohort
+        certain = cohort.response == cohort.availability
+        self.silent += int(np.count_nonzero(~answered & certain))
+        self.unlisted |= logged.available is None and bool((cohort.availability < 1).any())
+
+    def rows(self, level: float) -> tuple[Row, list[list[Row]]]:
+        """As logged; and of each rival, one for every budget."""
+        if len(self) < 2:
+            raise ValueError(
+                f"{len(self)} rounds with feedback since round {self._since}: give at least 2, and "
+                "some dozens for an interval that tells something"
+            )
+        z = intervals.normal_quantile(level)
+        values = np.array([one.values for one in self._measured]).T
+        squares = np.sum([one.squares for one in self._measured], axis=0)
+        every = iter(
+            Row(
+                intervals.mean(own, z),
+                intervals.ratio(own, values[0], z),
+                float(own.sum() ** 2 / weight) if weight > 0 else 0.0,
+                own,
+            )
+            for own, weight in zip(values, squares, strict=True)
+        )
+        return next(every), [[next(every) for _ in budgets] for _, budgets in self._rivals]
+
+    def warnings(self, rows: Mapping[str, Row]) -> tuple[str, ...]:
+        """Why these figures may be wrong."""
+        return (*self._of_few(rows), *self._of_the_log())
+
+    def _of_few(self, rows: Mapping[str, Row]) -> Iterable[str]:
+        for label, row in rows.items():
+            if 0 < row.effective < FEW:
+                yield (
+                    f"{label}: the estimate hangs on about {row.effective:.0f} answers, so single "
+                    "clients decide it: log more rounds, or by a policy that draws everybody now "
+                    "and then"
+                )
+
+    def _of_the_log(self) -> Iterable[str]:
+        reached = intervals.mean(np.array([one.reached for one in self._measured]), SURE)
+        if reached.high < 1:
+            yield (
+                f"the log stands for {reached.value:.0%} of the clients only: the others could not "
+                "be drawn, or so rarely that they never were; what they would add is missing"
+            )
+        if self.first and self._since <= self.first:
+            yield (
+                f"the log begins with round {self.first}: policies have learned nothing of what "
+                "came before, so measure the last rounds only"
+            )
+        if self.unlisted:
+            yield (
+                "clients were available at times, and nobody logged when: other policies are "
+                "replayed as if all could be drawn, which makes their variance too large"
+            )
+        if self.silent:
+            yield (
+                f"{self.silent} answers of clients with response probability 1 are missing: all "
+                "variances are too small; give the sampler response="
+            )
