@@ -174,10 +174,22 @@ def bounded(sampler, floor=0.05):
     p = sampler.probabilities()
     assert np.isfinite(p).all()
     assert (p >= floor * kvib.waterfill(weights, K) - 1e-12).all()
-    assert ((p >= floor) | (weights / p <= (1 + 1e-9) / (floor * K))).all()
+    assert (weights / p <= (1 + 1e-9) * np.maximum(weights, 1 / K) / floor).all()
     assert p.max() <= 1 + 1e-12
     assert p.sum() == pytest.approx(K, rel=1e-12)
     return p
+
+
+@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.independent], ids=repr)
+def test_the_bound_of_a_client_above_its_share(procedure):
+    """λ = 0.99 at K = 2, and a norm of nothing: λ/p comes near λ/floor, twice 1/(floor·K)."""
+    sizes = np.array([1000.0, *np.ones(9)])
+    sampler = kvib.Sampler(kvib.Forecast(), sizes, 2, procedure, seed=0)
+    for _ in range(300):
+        cohort = sampler.draw()
+        sampler.update(cohort, np.where(cohort.ids == 0, 1e-30, 1.0))
+    p = bounded(sampler)
+    assert sampler.weights[0] / p[0] == pytest.approx(sampler.weights[0] / 0.05, rel=0.01)
 
 
 def jumping(t, n, rng):

@@ -78,8 +78,9 @@ class Forecast(Policy[ForecastState]):
     fitted anew, in rounds ever farther apart: O(K) work per round, O(N log T) over T rounds.
 
     Args:
-        floor: share of the budget that is spent in proportion to λ, whatever is forecast; it bounds
-            every coefficient λ/p by 1/(floor·K).
+        floor: share of the budget that is spent in proportion to λ, whatever is forecast. Where
+            drawing has no costs it bounds every coefficient λ/p by max(λ, 1/K)/floor: of clients
+            with λ > 1/K, who would always be drawn by size, by λ/floor.
 
     >>> import kvib
     >>> sampler = kvib.Sampler(kvib.Forecast(), weights=[30, 10, 60], budget=2, seed=1)

@@ -19,7 +19,7 @@ class KVib(Regularised):
         gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
         mix: θ, instead of the rule.
         gamma: γ, instead of the rule.
-        by_weight: mix with p ∝ λ instead of uniform, which bounds every coefficient by 1/(θK).
+        by_weight: mix with p ∝ λ instead of uniform; every coefficient ≤ max(λ, 1/K)/θ then.
 
     >>> import kvib
     >>> sampler = kvib.Sampler(kvib.KVib(rounds=500), weights=[30, 10, 60], budget=2, seed=1)

@@ -47,7 +47,7 @@ class Exploration(NamedTuple):
     floor: float = 0.0
     """p ≥ floor·K/N."""
     by_weight: bool = False
-    """Mix with p ∝ λ (water-filled) instead of uniform: then every coefficient λ/p ≤ 1/(θK)."""
+    """Mix with p ∝ λ (water-filled) instead of uniform: then λ/p ≤ max(λ, 1/K)/θ, without costs."""
 
 
 class Policy(Generic[State]):

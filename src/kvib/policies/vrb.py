@@ -20,7 +20,7 @@ class Vrb(Regularised):
         gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
         mix: θ, instead of the rule.
         gamma: γ, instead of the rule.
-        by_weight: mix with u ∝ λ instead of uniform, which bounds every coefficient by 1/(θK).
+        by_weight: mix with u ∝ λ instead of uniform; every coefficient ≤ max(λ, 1/K)/θ then.
 
     Borsos, Krause and Levy, "Online variance reduction for stochastic optimization", 2018.
     """
