@@ -62,9 +62,12 @@ def test_pfl_takes_the_estimate_with_one_worker_and_with_two(tmp_path):
     workers = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
     check(binary, *workers, CHECKS / "pfl_check.py", two)
     alone, together = (json.loads(path.read_text()) for path in (one, two))
-    assert [line["ids"] for line in alone] == [line["ids"] for line in together]
-    assert alone[-1]["model"] == pytest.approx(together[-1]["model"], abs=1e-6)
-    p = np.array(alone[-1]["p"])
+    for ours, theirs in zip(alone, together, strict=True):
+        assert [line["ids"] for line in ours] == [line["ids"] for line in theirs]
+        assert ours[-1]["model"] == pytest.approx(theirs[-1]["model"], abs=1e-6)
+    sizes = {len(line["ids"]) for line in alone[1]}
+    assert {0, 1} <= sizes  # nobody, and fewer than workers: the rounds go on
+    p = np.array(alone[0][-1]["p"])
     assert p.max() > 3 * p.min()  # it has learned
 
 

@@ -77,4 +77,25 @@ for procedure in (kvib.pivotal, kvib.independent):
     assert procedure is kvib.independent or sizes == [K] * T
     p = sampler.probabilities()
     assert p.max() > 3 * p.min(), "it has learned nothing"
+
+# over a network: in any order, with bad ones among them, and one that was not asked
+model = torch.nn.Linear(60, 10)
+sampler = kvib.Sampler(kvib.Uniform(), [1.0] * 4, 4, response=kvib.EstimatedRate())
+handler = UnbiasedHandler(model, 1, sampler, sender=lambda payload: int(payload[1]))
+before = flat(handler.model)
+assert handler.sample_clients() == [0, 1, 2, 3]
+ones, start = torch.ones(610), handler.model_parameters.clone()
+handler.global_update(
+    [
+        (start - 2 * ones, 2),
+        (start * float("nan"), 1),
+        (start - ones, 0),
+        (ones[:7], 3),
+        (start, 0),
+        (start, 9),
+    ]
+)
+assert np.allclose(before - flat(handler.model), 3 / 4, atol=1e-6), "not the estimate"
+assert sorted(handler.refused) == [1, 3], handler.refused
+assert "7 parameters, in the model 610" in handler.refused[3]
 Path(sys.argv[1]).write_text("agrees")

@@ -24,7 +24,7 @@ from kvib.integrations.pfl import DrawnUsers, UnbiasedWeighting
 from kvib.sim import synthetic
 
 torch.set_num_threads(1)
-T, N, K = 5, 20, 6
+T, N = 6, 20
 task = synthetic(clients=N)
 ends = np.cumsum(task.train.sizes)
 module = torch.nn.Linear(60, 10)
@@ -60,30 +60,39 @@ class Write(TrainingProcessCallback):
         return False, Metrics()
 
 
-sampler = kvib.Sampler(kvib.Forecast(), task.weights, K, seed=1)
-users, write = DrawnUsers(make_dataset, sampler), Write()
-FederatedAveraging().run(
-    NNAlgorithmParams(
-        central_num_iterations=T,
-        evaluation_frequency=T + 1,
-        train_cohort_size=K,
-        val_cohort_size=0,
-    ),
-    SimulatedBackend(users, users, postprocessors=[UnbiasedWeighting(users)]),
-    PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
-    NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.02, local_batch_size=10**6),
-    callbacks=[write],
-    send_metrics_to_platform=False,
-)
-if pytorch_ops.distributed.global_rank == 0:
-    # the first step again, by hand: one full-batch gradient step of each drawn client
+def full_gradient(i):
+    """One step of a client, by hand."""
+    x, y = make_dataset(i).raw_data
+    grads = torch.autograd.grad(module.loss(x, y), list(module.parameters()))
+    return 0.02 * torch.cat([g.ravel() for g in grads]).double().numpy()
+
+
+said = []
+for K, procedure in ((6, kvib.pivotal), (1, kvib.independent)):  # one or none: fewer than workers
     for parameter in module.parameters():
         torch.nn.init.zeros_(parameter)
-    updates = []
-    for i in write.lines[0]["ids"]:
-        x, y = make_dataset(i).raw_data
-        grads = torch.autograd.grad(module.loss(x, y), list(module.parameters()))
-        updates.append(0.02 * torch.cat([g.ravel() for g in grads]).double().numpy())
-    first = -np.array(write.lines[0]["coefficients"]) @ np.array(updates)
-    assert np.allclose(write.lines[0]["model"], first, atol=1e-7), "not the estimate"
-    Path(sys.argv[1]).write_text(json.dumps(write.lines))
+    sampler = kvib.Sampler(kvib.Forecast(), task.weights, K, procedure, seed=1)
+    users, write = DrawnUsers(make_dataset, sampler), Write()
+    FederatedAveraging().run(
+        NNAlgorithmParams(
+            central_num_iterations=T,
+            evaluation_frequency=T + 1,
+            train_cohort_size=K,
+            val_cohort_size=0,
+        ),
+        SimulatedBackend(users, users, postprocessors=[UnbiasedWeighting(users)]),
+        PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
+        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.02, local_batch_size=10**6),
+        callbacks=[write],
+        send_metrics_to_platform=False,
+    )
+    said.append(write.lines)
+    before = np.zeros(len(flat()))
+    for line in write.lines:  # every step again
+        torch.nn.utils.vector_to_parameters(torch.tensor(before).float(), module.parameters())
+        drawn = zip(line["ids"], line["coefficients"], strict=True)
+        step = sum(c * full_gradient(i) for i, c in drawn)
+        assert np.allclose(line["model"], before - step, atol=1e-6), "not the estimate"
+        before = np.array(line["model"])
+if pytorch_ops.distributed.global_rank == 0:
+    Path(sys.argv[1]).write_text(json.dumps(said))

@@ -137,9 +137,9 @@ def _from_npy(name: str, data: bytes, own: NDArray[Any]) -> NDArray[Any]:
 
     `np.load` believes what the header says: it would open archives, and make room for 10¹⁵ numbers.
     """
-    usual = _usual_header(own.dtype.str, own.shape)
-    if data.startswith(usual) and len(data) == len(usual) + own.nbytes:
-        return np.frombuffer(data, own.dtype, offset=len(usual)).reshape(own.shape)
+    array = as_usual(data, own.dtype.str, own.shape)
+    if array is not None:
+        return array
     file = BytesIO(data)
     version = npy.read_magic(file)
     if version not in HEADERS:
@@ -151,6 +151,14 @@ def _from_npy(name: str, data: bytes, own: NDArray[Any]) -> NDArray[Any]:
         raise ValueError(f"{there} bytes of {expected}")
     flat = np.frombuffer(data, dtype, offset=file.tell())
     return flat.reshape(shape, order="F" if by_column else "C")
+
+
+def as_usual(data: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """The array in a file as `np.save` writes it, if it is of this type and shape."""
+    header, kind = _usual_header(dtype, shape), np.dtype(dtype)
+    if not data.startswith(header) or len(data) != len(header) + math.prod(shape) * kind.itemsize:
+        return None
+    return np.frombuffer(data, kind, offset=len(header)).reshape(shape)
 
 
 @lru_cache(maxsize=4096)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from fedlab.utils import SerializationTool
 
 from kvib.cohort import Cohort
 from kvib.estimators import norm
+from kvib.integrations.arrays import LARGEST
 from kvib.sampler import Sampler
 
 
@@ -41,6 +41,8 @@ class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
         self.sampler, self.sender = sampler, sender
         self.cohort: Cohort | None = None
         """Of this round."""
+        self.refused: dict[int, str] = {}
+        """Why clients of the last round were not heard."""
 
     @property
     def num_clients_per_round(self) -> int:
@@ -62,17 +64,25 @@ class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
         return []
 
     def global_update(self, buffer: Sequence[Sequence[Any]]) -> None:
-        """Take the step; the sampler learns. NaN in an update: no answer."""
+        """Take the step; the sampler learns. What is no update of this model is no answer."""
         cohort, x = self.cohort, self.model_parameters
         assert cohort is not None
         senders = cohort.ids.tolist() if self.sender is None else map(self.sender, buffer)
         updates: dict[int, Any] = {}
+        self.refused = {}
         for client, payload in zip(senders, buffer, strict=True):
             if client in updates or client not in cohort.ids:
-                raise ValueError(f"client {client} was not asked, or has answered twice")
-            update = x - payload[0].to(x)
-            if np.isfinite(norm(update)):
+                continue  # twice, or not asked
+            if payload[0].shape != x.shape:
+                self._refuse(client, f"{len(payload[0])} parameters, in the model {len(x)}")
+            elif not norm(update := x - payload[0].to(x)) <= LARGEST:
+                self._refuse(client, "it diverged, or has no numbers in it")
+            else:
                 updates[client] = update
         ordered = [updates.get(int(i)) for i in cohort.ids]
         d = self.sampler.step(cohort, ordered)
         SerializationTool.deserialize_model(self._model, x - d)
+
+    def _refuse(self, client: int, why: str) -> None:
+        self.refused[client] = why
+        self._LOGGER.warning(f"kvib: client {client} was not heard: {why}")

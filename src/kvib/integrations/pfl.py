@@ -4,7 +4,6 @@ pfl simulates, so clients are known beforehand and all of them answer. With seve
 has the same sampler and draws the same cohort, of which it trains its share.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +15,7 @@ from pfl.metrics import Metrics
 
 from kvib.cohort import Cohort, FloatArray
 from kvib.estimators import norm
+from kvib.integrations.arrays import LARGEST
 from kvib.population import Key
 from kvib.randomness import generator
 from kvib.sampler import Sampler
@@ -38,20 +38,27 @@ class DrawnUsers(FederatedDatasetBase):  # type: ignore[misc]
         """Of this round."""
         self.norms: FloatArray = np.empty(0)
         """Of those whom this worker has trained; NaN for the others."""
+        self.stands_in = False
+        """Whether this worker trains somebody who was not drawn, for nothing."""
 
     def get_cohort(self, cohort_size: int) -> Iterable[tuple[Any, int]]:
-        """The users that this worker trains, each with a seed."""
+        """The users that this worker trains, each with a seed.
+
+        pfl waits forever for a worker that trains nobody. One without a share of the cohort, and
+        all of them where nobody was drawn, train a user whose update then counts nothing.
+        """
         self.cohort = cohort = self.sampler.draw(budget=min(cohort_size, len(self.sampler)))
         self.norms = np.full(len(cohort), np.nan)
         rank, workers = get_ops().distributed.global_rank, get_ops().distributed.world_size
-        if len(cohort) < workers:
-            raise ValueError(
-                f"{len(cohort)} users were drawn for {workers} workers, and pfl waits forever for "
-                "one without users; draw a fixed number (kvib.pivotal), at least one per worker"
-            )
+        mine = range(rank, len(cohort), workers)
+        self.stands_in = len(mine) == 0
+        if self.stands_in:
+            [key] = self.sampler.keys(self.sampler.population.here()[:1])
+            yield self.make_dataset(key), 0
+            return
         seeds = generator(self.sampler.seed, cohort.round, "users").integers(0, 2**32, len(cohort))
         keys = self.sampler.keys(cohort.ids)
-        for position in range(rank, len(cohort), workers):
+        for position in mine:
             yield self.make_dataset(keys[position]), int(seeds[position])
 
     def __next__(self) -> tuple[Any, int]:
@@ -75,10 +82,12 @@ class UnbiasedWeighting(WeightingStrategy):  # type: ignore[misc]
         cohort, sampler = self.users.cohort, self.users.sampler
         if cohort is None:
             raise ValueError("the backend's training data are not the DrawnUsers given to me")
+        if self.users.stands_in:
+            return stats.apply_elementwise(_nothing), Metrics()
         position = int(np.searchsorted(cohort.ids, sampler.ids([user_context.user_id])[0]))
         stats.reweight(1)
         length = norm(dict(stats.items()))
-        if not math.isfinite(length):  # no answer: its norm stays NaN
+        if not length <= LARGEST:  # no answer: its norm stays NaN
             return stats.apply_elementwise(_nothing), Metrics()
         self.users.norms[position] = length
         stats.reweight(float(cohort.coefficients[position]))
@@ -104,7 +113,7 @@ def _from_all_workers(norms: FloatArray) -> FloatArray:
     ops = get_ops()
     seen = ~np.isnan(norms)
     both = np.concatenate([np.where(seen, norms, 0.0), seen]).astype(np.float32)
-    if ops.distributed.world_size > 1:
+    if ops.distributed.world_size > 1 and len(norms):
         [summed] = ops.distributed.all_reduce([ops.to_tensor(both)])
         both = np.asarray(summed.cpu().numpy())
     values, count = np.split(both.astype(np.float64), 2)

@@ -3,16 +3,21 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
-from kvib.integrations.arrays import BadReplyError
+from kvib.integrations.arrays import BadReplyError, as_usual
 
 
 def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """Of a record of our own."""
-    return {name: array.numpy() for name, array in record.items()}
+    arrays = {}
+    for name, array in record.items():
+        usual = as_usual(array.data, np.dtype(array.dtype).str, array.shape)
+        arrays[name] = array.numpy() if usual is None else usual
+    return arrays
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
