@@ -527,7 +527,7 @@ class Sampler:
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:
         """Weights of clients change, in the units of the weights at the beginning."""
-        given = positive_weights(np.atleast_1d(weights), listed(keys))
+        given = positive_weights(np.atleast_1d(weights), np.atleast_1d(keys).tolist())
         with self._changing("reweigh"):
             self._learner.takes_changes()
             self._refuse_fixed()
