@@ -1,7 +1,7 @@
 """`kvib prepare` and `kvib simulate`: one task, one run."""
 
 import math
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +9,12 @@ import typer
 
 import kvib
 from kvib.cli.screen import progress_bar, say
-from kvib.lab.runs import check_device
 from kvib.names import POLICIES, PROCEDURES
-from kvib.sim import LinearEngine, LocalSGD, Simulation, SoftmaxRegression, Task, prepared
+from kvib.names import policy as named_policy
+from kvib.sim import LocalSGD, Simulation, prepared
+from kvib.sim.engines.make import make_engine
 from kvib.sim.engines.ray_engine import RayEngine, Workers
+from kvib.sim.records import write_csv
 
 
 def chosen(table: dict[str, Any], name: str, kind: str) -> Any:
@@ -36,30 +38,13 @@ def prepare(
     say(f"{path}: {made.name}, {len(made)} clients, {size:.1f} MB")
 
 
-def make_engine(
-    task: Task, local: LocalSGD, device: str | None, precision: str, memory: float = 16e9
-) -> Any:
-    """The compiled engine for softmax regression, torch for everything else."""
-    if isinstance(task.model, SoftmaxRegression) and device is None:
-        return LinearEngine(task, local)
-    from kvib.sim.engines.torch_engine import TorchEngine
-
-    check_device(device or "cpu")
-    return TorchEngine(task, local, device or "cpu", precision, memory=memory)
-
-
-def make_ray_engine(
-    task: Task, local: LocalSGD, address: str | None, device: str | None, workers: Workers
-) -> Any:
-    """Actors of a Ray cluster; with `device` cuda each has a GPU."""
-    gpus = 1.0 if device is not None and device.startswith("cuda") else 0.0
-    return RayEngine(task, local, address, replace(workers, gpus=gpus))
-
-
 def simulate(
     task: Annotated[str, typer.Argument(help="A task by name, or a file made by `kvib prepare`.")],
     out: Annotated[Path, typer.Option(help="Folder of the run; a run found there goes on.")],
-    policy: Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")] = "KVib",
+    policy: Annotated[
+        str,
+        typer.Option(help=f"One of {', '.join(POLICIES)}, as KVib(rounds=500); or recommended."),
+    ] = "KVib",
     procedure: Annotated[str | None, typer.Option(help=f"{', '.join(PROCEDURES)}.")] = None,
     budget: Annotated[float, typer.Option(help="Clients per round.")] = 10,
     rounds: Annotated[int, typer.Option(help="Rounds in all.")] = 500,
@@ -77,25 +62,29 @@ def simulate(
     workers: Annotated[int | None, typer.Option(help="Ray actors; none: as many as fit.")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds for a Ray actor's work.")] = None,
     memory: Annotated[float, typer.Option(help="Bytes for clients trained together.")] = 16e9,
+    csv: Annotated[Path | None, typer.Option(help="Write the records of all rounds here.")] = None,
 ) -> None:
     """Simulate federated rounds; killed or stopped, it goes on where it was."""
+    least = {"--rounds": (rounds, 1), "--evaluate-every": (evaluate_every, 0)}
+    for option, (given, minimum) in {**least, "--exact-every": (exact_every, 0)}.items():
+        if given < minimum:
+            raise ValueError(f"{option} {given}: give at least {minimum}")
+    for option, value in {"--stop-after": stop_after, "--memory": memory}.items():
+        if not value > 0:
+            raise ValueError(f"{option} {value:g}: give a positive number")
     made = prepared.make_task(task)
     local = LocalSGD(learning_rate, batch_size, epochs)
-    sampler = kvib.Sampler(
-        chosen(POLICIES, policy, "policy")(),
-        made.weights,
-        budget,
-        None if procedure is None else chosen(PROCEDURES, procedure, "procedure"),
-        seed=seed,
-    )
+    how = None if procedure is None else chosen(PROCEDURES, procedure, "procedure")
+    sampler = make_sampler(policy, made.weights, budget, how, seed)
     trainer: Any
     if chosen({"auto": False, "ray": True}, engine, "engine"):
-        spread = Workers(workers, patience=patience, precision=precision, memory=memory)
-        trainer = make_ray_engine(made, local, address, device, spread)
+        gpus = 1.0 if device is not None and device.startswith("cuda") else 0.0
+        spread = Workers(workers, gpus=gpus, patience=patience, precision=precision, memory=memory)
+        trainer = RayEngine(made, local, address, spread)
     elif address is not None or workers is not None or patience is not None:
         raise ValueError("--address, --workers and --patience are of the Ray engine: --engine ray")
     else:
-        trainer = make_engine(made, local, device, precision, memory)
+        trainer = make_engine(made, local, device, precision, memory=memory)
     simulation = Simulation(
         made,
         trainer,
@@ -105,15 +94,45 @@ def simulate(
         exact_every=exact_every,
         seed=seed,
     )
-    with progress_bar() as progress:
-        bar = progress.add_task(made.name, total=rounds, told="")
-        for record in simulation.run(rounds, out, stop_after=stop_after):
-            speed = progress.tasks[bar].speed or 0.0
-            shown = f"{speed:.1f} rounds/s"
-            if not math.isnan(record.loss):
-                shown += f", loss {record.loss:.4f}"
-            progress.update(bar, completed=record.round + 1, told=shown)
+    show(simulation, rounds, out, stop_after)
+    if csv is not None:
+        write_csv(csv, simulation.records)
     done = len(simulation.records)
-    loss = next((r.loss for r in reversed(simulation.records) if not math.isnan(r.loss)), math.nan)
     state = "finished" if done >= rounds else "stopped; run the same command to go on"
-    say(f"{out}: {done} of {rounds} rounds, last test loss {loss:.4f}, {state}")
+    say(f"{out}: {done} of {rounds} rounds, last test loss {last_loss(simulation):.4f}, {state}")
+
+
+def make_sampler(
+    policy: str, weights: Any, budget: float, procedure: kvib.Procedure | None, seed: int
+) -> kvib.Sampler:
+    """With a policy as its repr says it, or the recommended combination."""
+    if policy == "recommended":
+        given: dict[str, Any] = {} if procedure is None else {"procedure": procedure}
+        return kvib.recommended(weights, budget, seed=seed, **given)
+    return kvib.Sampler(named_policy(policy), weights, budget, procedure, seed=seed)
+
+
+def show(simulation: Simulation, rounds: int, out: Path, stop_after: float) -> None:
+    """Play, with a bar on a terminal, and a line a minute where there is none."""
+    begin = last = time.monotonic()
+    before = 0
+    with progress_bar() as progress:
+        bar = progress.add_task(simulation.task.name, total=rounds, told="")
+        for record in simulation.run(rounds, out, stop_after=stop_after):
+            now, done = time.monotonic(), record.round + 1
+            before = before or done
+            speed = (done - before) / max(now - begin, 1e-9)
+            told = f"{speed:.1f} rounds/s, loss {last_loss(simulation):.4f}"
+            progress.update(bar, completed=done, told=told)
+            if progress.disable and now - last >= A_MINUTE:
+                last = now
+                say(f"{out}: {done} of {rounds} rounds, {told}")
+
+
+A_MINUTE = 60.0
+
+
+def last_loss(simulation: Simulation) -> float:
+    """On the test data."""
+    found = (r.loss for r in reversed(simulation.records) if not math.isnan(r.loss))
+    return next(found, math.nan)

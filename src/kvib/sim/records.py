@@ -1,12 +1,16 @@
 """What a simulation reports of every round, and how that becomes a file."""
 
+import csv
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kvib import storage
 from kvib.cohort import Arrays, FloatArray, IntArray
 
 
@@ -67,3 +71,19 @@ def unpacked(arrays: Arrays) -> list[Record]:
         values |= {name: arrays[name][starts[k] : ends[k]] for name in RAGGED}
         rows.append(Record(**values))
     return rows
+
+
+def read(folder: str | os.PathLike[str]) -> list[Record]:
+    """The records of the run that `Simulation.run(rounds, folder)` has kept there."""
+    _, arrays = storage.read(Path(folder) / "checkpoint.npz", "simulation")
+    return unpacked(storage.part(arrays, "records"))
+
+
+def write_csv(path: str | os.PathLike[str], records: Sequence[Record]) -> None:
+    """A line per round: every number of a record; drawn clients and their norms side by side."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow([*SCALARS, *RAGGED])
+        for record in records:
+            drawn = (" ".join(map(repr, getattr(record, name).tolist())) for name in RAGGED)
+            out.writerow([*(getattr(record, name) for name in SCALARS), *drawn])

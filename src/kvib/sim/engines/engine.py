@@ -74,6 +74,15 @@ class Remote(Protocol):
         """Who answered, [m], and the updates of those."""
 
 
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+def check_precision(name: str) -> None:
+    """That torch's matrix products have it."""
+    if name not in PRECISIONS:
+        raise ValueError(f"precision {name!r} is not one of {', '.join(PRECISIONS)}")
+
+
 SLOWLY = "clients train slowly"
 """How the warning begins of an engine that cannot train as fast as it was asked to."""
 

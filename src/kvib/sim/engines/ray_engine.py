@@ -12,9 +12,10 @@ import numpy as np
 
 from kvib.cohort import BoolArray, FloatArray, IntArray
 from kvib.sim.data import Array
-from kvib.sim.engines.engine import Engine, Evaluation, Summed, Sums
+from kvib.sim.engines.engine import Engine, Evaluation, Summed, Sums, check_precision
+from kvib.sim.engines.make import make_engine
 from kvib.sim.local import Batches, LocalSGD
-from kvib.sim.task import SoftmaxRegression, Task
+from kvib.sim.task import Task
 
 Make = Callable[[Task, LocalSGD], Engine]
 """What makes the engine of one worker, on the worker."""
@@ -49,22 +50,14 @@ class Workers:
                 raise ValueError(f"{name}={getattr(self, name)} is not a number ≥ 0")
         if self.cpus == self.gpus == 0:
             raise ValueError("a worker needs cpus or gpus, or there is no end of them")
+        check_precision(self.precision)
         if self.patience is not None and not self.patience > 0:
             raise ValueError(f"patience={self.patience} is not a positive number of seconds")
 
     def engine(self, task: Task, local: LocalSGD) -> Engine:
         """Of one worker."""
-        if isinstance(task.model, SoftmaxRegression) and not self.gpus:
-            from kvib.sim.engines.linear import LinearEngine
-
-            return LinearEngine(task, local, max(1, int(self.cpus)))
-        import torch
-
-        from kvib.sim.engines.torch_engine import TorchEngine
-
-        torch.set_num_threads(max(1, int(self.cpus)))
-        device = "cuda" if self.gpus else "cpu"
-        return TorchEngine(task, local, device, self.precision, memory=self.memory)
+        device, threads = "cuda" if self.gpus else None, max(1, int(self.cpus))
+        return make_engine(task, local, device, self.precision, threads=threads, memory=self.memory)
 
 
 STARTING = 60.0
@@ -409,7 +402,9 @@ def connected(address: str | None, workers: Workers) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ValueError("the Ray engine needs Ray; pip install kvib[ray]") from error
+        raise ValueError(
+            "the Ray engine needs Ray; pip install '.[ray]' in a clone of kvib"
+        ) from error
     if ray.is_initialized():
         return ray
     # not None: Ray would join whatever cluster it finds on the machine

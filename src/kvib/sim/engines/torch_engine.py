@@ -13,14 +13,19 @@ import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 from kvib import rows
 from kvib.cohort import FloatArray
 from kvib.sim.engines.batched import BatchedTrainer
-from kvib.sim.engines.engine import SLOWLY, Evaluation, MemoryShortError, Summed
+from kvib.sim.engines.engine import (
+    SLOWLY,
+    Evaluation,
+    MemoryShortError,
+    Summed,
+    check_precision,
+)
 from kvib.sim.engines.flat import FlatModule, on_device, prepared
 from kvib.sim.engines.sequential import Loss, SequentialTrainer
 from kvib.sim.local import Batches, LocalSGD
 from kvib.sim.models import make
 from kvib.sim.task import Task
 
-PRECISIONS = ("float32", "tf32", "bf16")
 LARGE = 30_000_000
 """Parameters from which one client fills a GPU: batching would only take memory."""
 
@@ -60,8 +65,7 @@ class TorchEngine:
     ) -> None:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} was asked for, but there is no CUDA here; use cpu")
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+        check_precision(precision)
         self.task, self.local, self.precision = task, local, precision
         self.device = torch.device(device)
         self.loss: Loss = task.loss or cross_entropy

@@ -94,7 +94,9 @@ def local(name: str) -> Rows | None:
     try:
         import polars
     except ImportError as error:
-        raise ValueError(f"reading {name} needs polars; pip install kvib[text]") from error
+        raise ValueError(
+            f"reading {name} needs polars; pip install '.[text]' in a clone of kvib"
+        ) from error
     columns: Rows = polars.read_parquet(file).to_dict(as_series=False)
     return columns
 

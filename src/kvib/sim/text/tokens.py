@@ -93,7 +93,9 @@ def tokenizer(name: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ValueError("tokenizing needs transformers; pip install kvib[text]") from error
+        raise ValueError(
+            "tokenizing needs transformers; pip install '.[text]' in a clone of kvib"
+        ) from error
     file, parse, model = LOCAL[name]
     folder = os.environ.get("KVIB_DATA")
     if folder is not None and (Path(folder) / file).exists():
