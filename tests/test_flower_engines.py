@@ -5,6 +5,7 @@ Started by `flwr run` and the `flower-*` commands, in processes of their own.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower_app"
+MASKED = EXAMPLE.with_name("flower_masked")
 APP = Path(__file__).parent / "flower_app"
 
 _spec = spec_from_file_location("kvib_example_deploy", EXAMPLE / "deploy.py")
@@ -147,12 +149,32 @@ def test_the_adapters_own_time_is_small(tmp_path):
     assert max(shares.values()) < 0.02
 
 
-def test_the_example_runs_unchanged_on_the_simulation_engine(tmp_path):
+def test_the_examples_run_unchanged_on_the_simulation_engine(tmp_path):
     with SimulationEngine(tmp_path / "home") as engine:
         settings = f'num-server-rounds=3 folder="{tmp_path / "run"}"'
         done = engine.run(EXAMPLE, 20, settings)
+        masked = engine.run(MASKED, 10, "num-server-rounds=3")
     assert "Final results" in done.stdout + done.stderr, done.stdout + done.stderr
     assert kvib.journal.read(tmp_path / "run" / "run.kvib").table().answered.sum() == 15
+    said = masked.stdout + masked.stderr
+    distances = [float(d) for d in re.findall(r"MetricRecord: \{'distance': ([0-9.]+)\}", said)]
+    assert len(distances) == 3, said
+    assert distances[-1] < 1.5  # from √5
+
+
+def test_the_example_is_deployed_by_its_script(tmp_path):
+    """SuperLink, SuperNodes, TLS and keys: what the docs say to type."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLE / "deploy.py", "--nodes", "2", "--rounds", "2", "--budget", "1"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "finished:completed" in done.stdout, said
+    assert said.count("kvib: drew 1 clients, 2 nodes online") == 2, said
 
 
 def test_a_killed_node_a_failing_client_and_a_restarted_server(tmp_path):
