@@ -16,6 +16,9 @@ from kvib.sim.engines.graphs import graph
 from kvib.sim.engines.sequential import draws
 from kvib.sim.local import Batches, LocalSGD
 
+FEW = 8
+"""Clients that train with wider batches than theirs: padding costs less than steps of their own."""
+
 
 class _Step(NamedTuple):
     """One SGD step of a number of clients, recorded."""
@@ -180,10 +183,12 @@ def _groups(batches: Batches, largest: int) -> list[tuple[IntArray, int]]:
     widest = batches.lengths[batches.first[:-1]]  # the first batch of a pass is its largest
     # Powers of two: few groups, and the same ones in every round, so that graphs are used again.
     width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
-    groups = []
+    groups, waiting = [], np.empty(0, np.int64)
     for w in np.unique(width):
-        members = np.flatnonzero(width == w)
-        groups.append((members[np.argsort(-steps[members], kind="stable")], int(w)))
+        waiting = np.concatenate([waiting, np.flatnonzero(width == w)])
+        if len(waiting) >= FEW or w == width.max():
+            groups.append((waiting[np.argsort(-steps[waiting], kind="stable")], int(w)))
+            waiting = waiting[:0]
     return groups
 
 
