@@ -14,7 +14,7 @@ import pytest
 
 import kvib
 from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
-from kvib.sim.engines.engine import Remote, Summed, Sums
+from kvib.sim.engines.engine import Summed
 from kvib.sim.engines.ray_engine import NobodyError, RayEngine, Workers
 from kvib.sim.local import plan
 
@@ -33,7 +33,7 @@ def simulation(engine, **options):
 class Forgetful(LinearEngine):
     """In process, but some clients never answer."""
 
-    silent = 3
+    silent, remote = 3, True
 
     def answers(self, model, batches):
         came = np.arange(len(batches.steps)) % self.silent != 0
@@ -44,13 +44,6 @@ class Forgetful(LinearEngine):
         norms = np.full(len(came), math.nan)
         norms[came] = self.norms(updates)
         return Summed(norms, self.combine(coefficients[came], updates))
-
-
-def test_what_engines_are():
-    engine = Forgetful(TASK, LOCAL)
-    assert isinstance(engine, Remote)
-    assert isinstance(engine, Sums)
-    assert not isinstance(LinearEngine(TASK, LOCAL), Remote)
 
 
 @pytest.mark.filterwarnings("ignore:.*did not answer")

@@ -598,3 +598,22 @@ def test_a_run_that_cannot_be_fast_is_stopped_on_demand(monkeypatch, tmp_path):
     monkeypatch.setattr(TorchEngine, "updates", slowly)
     with pytest.raises(SystemExit, match="clients train slowly: it waits"):
         device(monkeypatch, tmp_path, "--require-graphs")
+
+
+@pytest.mark.parametrize("d", [5, 64, 1003])
+def test_sketches_of_arrays_and_tensors(d):
+    """The same signs in every place and precision, drawn once."""
+    from kvib import rows
+
+    given = np.random.default_rng(0).normal(size=(3, d)).astype(np.float32)
+    signs = rows.sketch(np.eye(d), 32).sum(1)
+    wanted = np.zeros((3, 32))
+    for k in range(d):
+        wanted[:, k % 32] += signs[k] * given[:, k]
+    assert set(signs) == {-1.0, 1.0}
+    for found in (given, given.astype(np.float64), torch.tensor(given), torch.tensor(given[:0])):
+        np.testing.assert_allclose(rows.sketch(found, 32), wanted[: len(found)], rtol=1e-12)
+    half = torch.tensor(given).bfloat16()
+    np.testing.assert_allclose(rows.sketch(half, 32), rows.sketch(half.double(), 32), rtol=1e-12)
+    kept = rows._signs(half, 32)
+    assert rows._signs(half[:1], 32) is kept

@@ -73,6 +73,18 @@ class Batches(NamedTuple):
         return Batches(samples, starts, lengths, first, self.seeds[clients])
 
 
+def shared_out(steps: IntArray, workers: int) -> list[list[int]]:
+    """Positions of clients for each worker: longest first, to whoever has least to do."""
+    load = [0] * workers
+    shares: list[list[int]] = [[] for _ in load]
+    work = steps.tolist()
+    for c in sorted(range(len(work)), key=work.__getitem__, reverse=True):
+        least = load.index(min(load))
+        shares[least].append(c)
+        load[least] += work[c]
+    return shares
+
+
 def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int) -> Batches:
     """Who trains on what, in which order: decided by (seed, round, client) and nothing else.
 

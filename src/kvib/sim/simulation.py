@@ -18,7 +18,7 @@ from kvib.estimators import Coefficients, deviation, unbiased
 from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.sim import records
-from kvib.sim.engines.engine import Engine, Remote, Sums, Vector
+from kvib.sim.engines.engine import Engine, Vector
 from kvib.sim.local import LocalSGD, plan
 from kvib.sim.records import Record
 from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
@@ -159,18 +159,15 @@ class Simulation:
 
     def _train(self, cohort: Cohort, t: int) -> "_Trained":
         """Local training of the drawn, chunk by chunk into the estimate."""
-        if isinstance(self.engine, Sums) and self._sum_suffices(cohort):
-            return self._train_summed(self.engine, cohort, t)
+        if self._sum_suffices(cohort):
+            return self._train_summed(cohort, t)
         estimation, gram = self.sampler.begin(cohort, self.coefficients), None
         for low in range(0, len(cohort), self.engine.chunk):
             at = np.zeros(len(cohort), dtype=np.bool_)
             at[low : low + self.engine.chunk] = True
             batches = plan(self.task.train, cohort.ids[at], self.local, self.seed, t)
-            if isinstance(self.engine, Remote):
-                came, updates = self.engine.answers(self.model, batches)
-                at[at] = came
-            else:
-                updates = self.engine.updates(self.model, batches)
+            came, updates = self.engine.answers(self.model, batches)
+            at[at] = came
             try:
                 residuals = estimation.add(at, updates)
             except NotFiniteError as error:
@@ -188,15 +185,14 @@ class Simulation:
         """Whether nobody looks at single updates, and they are not at hand together anyway."""
         sampler = self.sampler
         plain = sampler.remembered is None and sampler.guard is None and not sampler.sketches.size
-        return plain and (len(cohort) > self.engine.chunk or isinstance(self.engine, Remote))
+        return plain and (len(cohort) > self.engine.chunk or self.engine.remote)
 
-    def _train_summed(self, engine: Sums, cohort: Cohort, t: int) -> "_Trained":
+    def _train_summed(self, cohort: Cohort, t: int) -> "_Trained":
         """Local training of the drawn, each update added up and forgotten."""
         batches = plan(self.task.train, cohort.ids, self.local, self.seed, t)
-        norms, d = engine.summed(self.model, batches, self.coefficients(cohort))
-        bad = np.flatnonzero(~np.isnan(norms) & ~(norms <= LARGEST_NORM))
-        if not isinstance(engine, Remote):  # nobody is silent there
-            bad = np.flatnonzero(~(norms <= LARGEST_NORM))
+        norms, d = self.engine.summed(self.model, batches, self.coefficients(cohort))
+        silent = np.isnan(norms) & self.engine.remote  # elsewhere nobody is
+        bad = np.flatnonzero(~(norms <= LARGEST_NORM) & ~silent)
         if len(bad):
             raise _diverged(int(cohort.ids[bad[0]]), t)
         self.sampler.update(cohort, norms)
@@ -207,8 +203,8 @@ class Simulation:
         N, weights = len(self.task), self.sampler.weights
         norms, D, kept = np.empty(N), self.model * 0, []
         with_gram = with_gram and N * self.model.nbytes <= self.gram_memory
-        if isinstance(self.engine, Remote) and isinstance(self.engine, Sums) and not with_gram:
-            return self._everybody_summed(self.engine, t)
+        if self.engine.remote and not with_gram:
+            return self._everybody_summed(t)
         for low in range(0, N, self.engine.chunk):
             ids = np.arange(low, min(low + self.engine.chunk, N))
             batches = plan(self.task.train, ids, self.local, self.seed, t)
@@ -228,9 +224,9 @@ class Simulation:
             gram *= np.outer(weights, weights)
         return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, gram)
 
-    def _everybody_summed(self, engine: Sums, t: int) -> "_Everybody":
+    def _everybody_summed(self, t: int) -> "_Everybody":
         batches = plan(self.task.train, np.arange(len(self.task)), self.local, self.seed, t)
-        norms, D = engine.summed(self.model, batches, self.sampler.weights)
+        norms, D = self.engine.summed(self.model, batches, self.sampler.weights)
         if not np.isfinite(norms).all():
             client = int(np.flatnonzero(~np.isfinite(norms))[0])
             raise DivergedError(

@@ -1,7 +1,11 @@
 """One contract for all engines."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from kvib import rows
 from kvib.cohort import BoolArray, FloatArray
 from kvib.sim.local import Batches
 
@@ -18,17 +22,34 @@ class Evaluation(NamedTuple):
     accuracy: float
 
 
+class Summed(NamedTuple):
+    """What is left of a round where nobody needs single updates."""
+
+    norms: FloatArray
+    """‖g_i‖, [m]; NaN of a client that did not answer."""
+    total: Vector
+    """Σ coefficient_i g_i of those who did, [d]."""
+
+
 class Engine(Protocol):
     """Trains clients. Engines differ in speed, not in what they compute."""
 
     chunk: int
     """How many clients' updates fit into memory at once."""
+    remote: bool
+    """Whether clients may fail to answer, and single updates are far away."""
 
     def initial(self, seed: int) -> Vector:
         """A fresh model."""
 
     def updates(self, model: Vector, batches: Batches) -> Matrix:
         """g_i = x − x_i of each client after its local steps, [m, d]."""
+
+    def answers(self, model: Vector, batches: Batches) -> tuple[BoolArray, Matrix]:
+        """Who answered, [m], and the updates of those."""
+
+    def summed(self, model: Vector, batches: Batches, coefficients: FloatArray) -> Summed:
+        """Norms of all updates, and their sum; a chunk of updates at most is ever there."""
 
     def norms(self, updates: Matrix) -> FloatArray:
         """‖g_i‖ of each, [m]."""
@@ -49,29 +70,42 @@ class Engine(Protocol):
         """Back from one."""
 
 
-class Summed(NamedTuple):
-    """What is left of a round where nobody needs single updates."""
+class Usual(ABC):
+    """What engines have in common, unless they know better: everybody answers."""
 
-    norms: FloatArray
-    """‖g_i‖, [m]; NaN of a client that did not answer."""
-    total: Vector
-    """Σ coefficient_i g_i of those who did, [d]."""
+    chunk: int
+    remote = False
 
-
-@runtime_checkable
-class Sums(Protocol):
-    """An engine that adds up updates as they come, in the memory of one."""
-
-    def summed(self, model: Vector, batches: Batches, coefficients: FloatArray) -> Summed:
-        """Norms of all updates, and their sum."""
-
-
-@runtime_checkable
-class Remote(Protocol):
-    """An engine whose clients may fail to answer."""
+    @abstractmethod
+    def updates(self, model: Vector, batches: Batches) -> Matrix:
+        """See `Engine`."""
 
     def answers(self, model: Vector, batches: Batches) -> tuple[BoolArray, Matrix]:
-        """Who answered, [m], and the updates of those."""
+        """Everybody."""
+        return np.ones(len(batches.steps), np.bool_), self.updates(model, batches)
+
+    def summed(self, model: Vector, batches: Batches, coefficients: FloatArray) -> Summed:
+        """Chunk by chunk, in double precision."""
+        norms, total = np.empty(len(coefficients)), rows.double(model) * 0
+        for low in range(0, len(norms), self.chunk):
+            at = np.arange(low, min(low + self.chunk, len(norms)))
+            updates = self.updates(model, batches.part(at))
+            norms[at] = rows.norms(updates)
+            total += rows.doubled(coefficients[at], updates)
+        return Summed(norms, rows.like(model, total))
+
+    def norms(self, updates: Matrix) -> FloatArray:
+        """Row by row, in double precision."""
+        return rows.norms(updates)
+
+    def combine(self, coefficients: FloatArray, updates: Matrix) -> Vector:
+        """Added up in double precision."""
+        return rows.like(updates, rows.doubled(coefficients, updates))
+
+    def gram(self, updates: Matrix, others: Matrix | None = None) -> FloatArray:
+        """In double precision."""
+        right = updates if others is None else others
+        return np.asarray(rows.to_numpy(rows.double(updates) @ rows.double(right).T))
 
 
 PRECISIONS = ("float32", "tf32", "bf16")

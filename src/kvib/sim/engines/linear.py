@@ -5,10 +5,10 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import FloatArray, IntArray
+from kvib.cohort import IntArray
 from kvib.sim.data import Array
-from kvib.sim.engines.engine import Evaluation
-from kvib.sim.local import Batches, LocalSGD
+from kvib.sim.engines.engine import Evaluation, Usual
+from kvib.sim.local import Batches, LocalSGD, shared_out
 from kvib.sim.task import SoftmaxRegression, Task
 
 LANES = 16  # rows are padded to a multiple of this many floats, so that loops over them vectorise
@@ -17,7 +17,7 @@ _TURN = Lock()  # not every threading layer of numba may be entered twice at onc
 Floats = NDArray[np.float32]
 
 
-class LinearEngine:
+class LinearEngine(Usual):
     """Softmax regression in float32; clients are shared out over threads, longest first."""
 
     def __init__(self, task: Task, local: LocalSGD, threads: int | None = None) -> None:
@@ -73,34 +73,10 @@ class LinearEngine:
         return np.concatenate([weights, out[:, :, self.features]], axis=1)
 
     def _shares(self, steps: IntArray) -> tuple[IntArray, IntArray]:
-        """Clients in the order of the threads that train them, and where each thread begins.
-
-        Longest first to whoever has least to do.
-        """
-        load = [0] * self.threads
-        shares: list[list[int]] = [[] for _ in load]
-        work = steps.tolist()
-        for c in sorted(range(len(work)), key=work.__getitem__, reverse=True):
-            least = load.index(min(load))
-            shares[least].append(c)
-            load[least] += work[c]
+        """Clients in the order of the threads that train them, and where each thread begins."""
+        shares = shared_out(steps, self.threads)
         clients = np.array([c for share in shares for c in share], dtype=np.int64)
         return clients, np.cumsum([0, *map(len, shares)])
-
-    def norms(self, updates: Floats) -> FloatArray:
-        """Row by row, in double precision."""
-        squares: FloatArray = np.einsum("ij,ij->i", updates, updates, dtype=np.float64)
-        return np.sqrt(squares)
-
-    def combine(self, coefficients: FloatArray, updates: Floats) -> Floats:
-        """Σ coefficient_i g_i."""
-        total: Floats = (coefficients @ updates.astype(np.float64)).astype(np.float32)
-        return total
-
-    def gram(self, updates: Floats, others: Floats | None = None) -> FloatArray:
-        """g_i·g_j."""
-        wide = updates.astype(np.float64)
-        return wide @ (wide if others is None else others.astype(np.float64)).T
 
     def evaluate(self, model: Floats, split: str) -> Evaluation:
         """An equal part of the data on each thread."""

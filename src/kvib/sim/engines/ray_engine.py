@@ -12,9 +12,9 @@ import numpy as np
 
 from kvib.cohort import BoolArray, FloatArray, IntArray
 from kvib.sim.data import Array
-from kvib.sim.engines.engine import Engine, Evaluation, Summed, Sums, check_precision
+from kvib.sim.engines.engine import Engine, Evaluation, Summed, Usual, check_precision
 from kvib.sim.engines.make import make_engine
-from kvib.sim.local import Batches, LocalSGD
+from kvib.sim.local import Batches, LocalSGD, shared_out
 from kvib.sim.task import Task
 
 Make = Callable[[Task, LocalSGD], Engine]
@@ -76,12 +76,8 @@ class _Worker:
 
     def work(self, model: Array, batches: Batches, coefficients: FloatArray) -> tuple[Any, Any]:
         """Norms, and Σ coefficient_i g_i, rounded as models are; whoever adds sums does not."""
-        engine, start = self.engine, self.engine.from_numpy(model)
-        if isinstance(engine, Sums):
-            norms, total = engine.summed(start, batches, coefficients)
-        else:
-            updates = engine.updates(start, batches)
-            norms, total = engine.norms(updates), engine.combine(coefficients, updates)
+        engine = self.engine
+        norms, total = engine.summed(engine.from_numpy(model), batches, coefficients)
         return norms, engine.to_numpy(total)
 
     def updates(self, model: Array, batches: Batches) -> Array:
@@ -126,7 +122,7 @@ class NobodyError(ValueError):
     """There is no worker, and none can be started."""
 
 
-class RayEngine:
+class RayEngine(Usual):
     """Trains clients on the actors of a Ray cluster.
 
     The model goes to each node once, through the object store; updates are added up on the worker,
@@ -142,6 +138,8 @@ class RayEngine:
         workers: what a worker is, and how many.
         make: what makes the engine of one worker; by default what `workers` says.
     """
+
+    remote = True
 
     def __init__(
         self,
@@ -217,14 +215,8 @@ class RayEngine:
             raise _LostError("too slow" if slow else f"died ({cause})") from error
 
     def _shares(self, steps: IntArray, actors: Sequence[_Actor]) -> list[tuple[_Actor, IntArray]]:
-        """Positions of clients for each worker: longest first to whoever has least to do."""
-        load = np.zeros(len(actors))
-        shares: list[list[int]] = [[] for _ in actors]
-        for c in np.argsort(-steps, kind="stable").tolist():
-            least = int(load.argmin())
-            shares[least].append(c)
-            load[least] += steps[c]
-        pairs = zip(actors, shares, strict=True)
+        """Positions of clients for each worker that gets some."""
+        pairs = zip(actors, shared_out(steps, len(actors)), strict=True)
         return [(actor, np.array(sorted(share))) for actor, share in pairs if share]
 
     def _wait(
@@ -365,22 +357,6 @@ class RayEngine:
         """On one worker."""
         found: Evaluation = self._ask("evaluate", self._ray.put(model), split)
         return found
-
-    def norms(self, updates: Array) -> FloatArray:
-        """Row by row, in double precision."""
-        squares: FloatArray = np.einsum("ij,ij->i", updates, updates, dtype=np.float64)
-        return np.sqrt(squares)
-
-    def combine(self, coefficients: FloatArray, updates: Array) -> Array:
-        """Σ coefficient_i g_i."""
-        total: Array = (coefficients @ updates.astype(np.float64)).astype(np.float32)
-        return total
-
-    def gram(self, updates: Array, others: Array | None = None) -> FloatArray:
-        """g_i·g_j."""
-        wide = updates.astype(np.float64)
-        products: FloatArray = wide @ (wide if others is None else others.astype(np.float64)).T
-        return products
 
     def to_numpy(self, vector: Array) -> Array:
         """It is one."""

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 
-from kvib import rows
 from kvib.cohort import FloatArray
 from kvib.sim.engines.batched import BatchedTrainer
 from kvib.sim.engines.engine import (
@@ -18,6 +17,7 @@ from kvib.sim.engines.engine import (
     Evaluation,
     MemoryShortError,
     Summed,
+    Usual,
     check_precision,
 )
 from kvib.sim.engines.flat import FlatModule, on_device, prepared
@@ -35,7 +35,7 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
-class TorchEngine:
+class TorchEngine(Usual):
     """Trains clients of any `nn.Module`.
 
     On a CPU clients train one after another, with channels last for images: batching them over
@@ -132,7 +132,7 @@ class TorchEngine:
     def summed(self, model: torch.Tensor, batches: Batches, coefficients: FloatArray) -> Summed:
         """Norms and Σ coefficient_i g_i; a chunk of updates at most is ever there."""
         if self._batched is not None:
-            return self._summed_by_chunks(model, batches, coefficients)
+            return super().summed(model, batches, coefficients)
         norms, total = [], torch.zeros_like(model, dtype=torch.float64)
         update = torch.empty_like(model)
         with self._precision(), self._memory(1):
@@ -144,17 +144,6 @@ class TorchEngine:
         self._tell(self._sequential.why_eager)
         lengths = torch.stack(norms).cpu().numpy() if norms else np.empty(0)
         return Summed(np.asarray(lengths), total.to(model))
-
-    def _summed_by_chunks(
-        self, model: torch.Tensor, batches: Batches, coefficients: FloatArray
-    ) -> Summed:
-        norms, total = np.empty(len(coefficients)), torch.zeros_like(model, dtype=torch.float64)
-        for low in range(0, len(norms), self.chunk):
-            at = slice(low, min(low + self.chunk, len(norms)))
-            updates = self.updates(model, batches.part(np.arange(len(norms))[at]))
-            norms[at] = rows.norms(updates)
-            total += rows.doubled(coefficients[at], updates)
-        return Summed(norms, total.to(model))
 
     @contextlib.contextmanager
     def _memory(self, together: int) -> Iterator[None]:
@@ -188,6 +177,8 @@ class TorchEngine:
                 yield
         finally:
             products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before
+
+    # Single precision: copies in double would be the largest things on the device.
 
     def norms(self, updates: torch.Tensor) -> FloatArray:
         """Row by row."""
