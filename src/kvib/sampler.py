@@ -129,7 +129,8 @@ class Sampler:
             self._prices,
             self._learner,
             self.procedure,
-            self.balanced_on,
+            self.variables,
+            self.sketches,
         )
         self._ledger = Ledger()
         self._lock = threading.RLock()
@@ -284,7 +285,7 @@ class Sampler:
         self._ledger.close(cohort)
 
     def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        self._reach.warn_of_silence(cohort, answered, stacklevel=4)
+        self._reach.warn_of_silence(cohort, answered, stacklevel=3)
 
     def step(
         self,
@@ -351,16 +352,8 @@ class Sampler:
                 self.remembered.end_round()
 
     def balanced_on(self, ids: IntArray) -> FloatArray | None:
-        """What a balancing procedure shall keep the totals of, [m, d]: λ, λ·variables, λ·sketches.
-
-        Clients that were never seen stand for the mean of those that were.
-        """
-        if not self.procedure.uses_variables:
-            return None
-        weights = self.weights
-        weight = weights[ids, None]
-        sketches = self.sketches.filled(ids, weights)
-        return np.concatenate([weight, weight * self.variables[ids], weight * sketches], axis=1)
+        """What a balancing procedure shall keep the totals of, [m, d]; see `Urn`."""
+        return self._urn.balanced_on(ids)
 
     def probabilities(
         self,

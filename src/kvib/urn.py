@@ -15,6 +15,7 @@ from kvib.population import Population
 from kvib.prices import Prices
 from kvib.procedures import Procedure
 from kvib.resting import Resting
+from kvib.sketches import Sketches
 
 _NOBODY = np.empty(0, np.int64)
 
@@ -43,7 +44,8 @@ class Urn:
         prices: what drawing a client takes from the budget.
         learner: whom to prefer.
         procedure: how to draw.
-        balanced_on: what the procedure shall keep the totals of.
+        variables: what is known of every client, [N, d], for procedures that balance on it.
+        sketches: of last updates, likewise.
     """
 
     def __init__(
@@ -53,11 +55,12 @@ class Urn:
         prices: Prices,
         learner: Learner,
         procedure: Procedure,
-        balanced_on: Callable[[IntArray], FloatArray | None],
+        variables: FloatArray,
+        sketches: Sketches,
     ) -> None:
         self._population, self._resting = population, resting
         self._prices, self._learner, self._procedure = prices, learner, procedure
-        self._balanced_on = balanced_on
+        self._variables, self._sketches = variables, sketches
         self._absent = _NOBODY
         self.index: Index | None = None
         if learner.policy.lasting and procedure.by_index is not None:
@@ -101,7 +104,7 @@ class Urn:
             if len(ids) == 0:
                 return self.cohort(ids, expected)
             return self._procedure(
-                expected, rng, weights=weights, ids=ids, variables=self._balanced_on(ids)
+                expected, rng, weights=weights, ids=ids, variables=self.balanced_on(ids)
             )
 
         return Chances(of, draw, size, requested)
@@ -122,6 +125,18 @@ class Urn:
 
         size = index.size(mixture) if self._prices.differ else spent
         return Chances(of, draw, size, requested)
+
+    def balanced_on(self, ids: IntArray) -> FloatArray | None:
+        """What a balancing procedure shall keep the totals of, [m, d]: λ, λ·variables, λ·sketches.
+
+        Clients that were never seen stand for the mean of those that were.
+        """
+        if not self._procedure.uses_variables:
+            return None
+        weights = self._population.shares()
+        weight = weights[ids, None]
+        sketches = self._sketches.filled(ids, weights)
+        return np.concatenate([weight, weight * self._variables[ids], weight * sketches], axis=1)
 
     def cohort(self, ids: IntArray, expected: FloatArray) -> Cohort:
         """Clients that were drawn once."""
@@ -206,9 +221,9 @@ class Urn:
 
     def _new_index(self) -> Index:
         """Of nobody yet."""
-        policy, state = self._learner.policy, self._learner.state
+        policy, state, population = self._learner.policy, self._learner.state, self._population
         weights = None
         if policy.exploration(state, 0).by_weight:
-            weights = self._prices.preferring(lambda ids: self._population.raw[ids])
+            weights = self._prices.preferring(lambda ids: population.raw[ids])  # no cycle by self
         scores = self._prices.preferring(self._learner.scores)
         return Index(len(self._population.raw), scores, self._prices.of, weights)
