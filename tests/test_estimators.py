@@ -129,3 +129,13 @@ def test_selectors_have_no_variance():
     selector = kvib.Selector(kvib.PowerOfChoice(), [1, 2, 3], 2)
     with pytest.raises(ValueError, match="no inclusion probabilities"):
         kvib.estimated_variance(selector.draw(), [1.0, 2.0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda x: {"w": np.array(x)}])
+def test_an_update_without_numbers_is_refused(bad, kind):
+    cohort = kvib.Cohort(ids=[2, 5], count=[1, 1], expected=[0.5, 0.1], weight=[0.2, 0.05])
+    updates = [kind([1.0, 2.0]), kind([bad, 1.0])]
+    with np.errstate(invalid="ignore"), pytest.raises(kvib.NotFiniteError, match="of client 5"):
+        kvib.estimate(cohort, updates)
+    assert kvib.estimate(cohort, [updates[0], None]) is not None

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvib import rows
-from kvib.checks import by_id
-from kvib.cohort import BoolArray, Cohort, FloatArray, Pairs
+from kvib.checks import LARGEST_NORM, by_id
+from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray, Pairs
+from kvib.estimation import NotFiniteError
 
 Update = Any
 """One client's update: a NumPy array, a torch tensor, a number, or dicts and lists of them."""
@@ -61,13 +62,24 @@ def estimate(
         if like is not None:
             return _map(lambda leaf: rows.zeros(leaf, leaf.shape), like)
         return rows.zeros(updates, updates.shape[1:]) if hasattr(updates, "shape") else 0.0
-    factors = coefficients(cohort.take(answered)).tolist()
+    heard = cohort.take(answered)
+    factors = coefficients(heard).tolist()
     if rows.is_numpy(updates) and updates.dtype.kind == "f":
-        return np.tensordot(np.asarray(factors, updates.dtype), np.asarray(given), axes=1)
-    total = _map(lambda leaf: leaf * factors[0], given[0])
-    for factor, update in zip(factors[1:], given[1:], strict=True):
-        total = _add(total, update, factor)
+        total: Any = np.tensordot(np.asarray(factors, updates.dtype), np.asarray(given), axes=1)
+    else:
+        total = _map(lambda leaf: leaf * factors[0], given[0])
+        for factor, update in zip(factors[1:], given[1:], strict=True):
+            total = _add(total, update, factor)
+    if not math.isfinite(norm(total)):
+        _blame(heard.ids, given)
     return total
+
+
+def _blame(ids: IntArray, updates: Sequence[Update]) -> None:
+    """Whose update has left the numbers."""
+    for client, length in zip(ids.tolist(), norms(updates).tolist(), strict=True):
+        if not length <= LARGEST_NORM:
+            raise NotFiniteError(client, length)
 
 
 def norm(update: Update) -> float:
