@@ -56,10 +56,10 @@ def held(sampler: kvib.Sampler) -> int:
     """Bytes of all arrays of a sampler."""
     index = sampler._urn.index
     assert index is not None
-    buckets = [b for b in (index.main, index.floor) if b is not None]
+    buckets = [b for b in (index.main, index.by_weight) if b is not None]
     arrays = [sampler.population.raw, *(np.asarray(part) for part in sampler._learner.state)]
     arrays += [a for b in buckets for a in (b.order, b.place, b.start, b.sums)]
-    arrays += [] if index.tree is None else [index.tree.sums]
+    arrays += [] if index.line is None else [index.line.tree.sums]
     return sum(a.nbytes for a in arrays)
 
 

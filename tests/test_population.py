@@ -638,7 +638,7 @@ def check_against_a_rebuilt_one(sampler, gone):
     eligible = np.setdiff1d(np.arange(len(sampler)), [*gone, *sampler.resting.ids.tolist()])
     fresh.build(eligible)
     assert (index.main.start == fresh.main.start).all()
-    for part, rebuilt in ((index.main, fresh.main), (index.floor, fresh.floor)):
+    for part, rebuilt in ((index.main, fresh.main), (index.by_weight, fresh.by_weight)):
         if part is not None:
             assert part.sums.sum(axis=0) == pytest.approx(rebuilt.sums.sum(axis=0), rel=1e-9)
     assert sampler.weights.sum() == pytest.approx(1, rel=1e-12)

@@ -174,7 +174,10 @@ def _bucket(score: float) -> int:
 
 
 def _add(sums: FloatArray, b: int, x: float) -> None:
-    """Knuth's exact sum of two numbers: what rounding loses goes to the second row."""
+    """Knuth's exact sum of two numbers: what rounding loses goes to the second row.
+
+    As in `sums`; written twice, since numba's cache of a kernel looks at the kernel's file alone.
+    """
     before = sums[0, b]
     after = before + x
     part = after - before

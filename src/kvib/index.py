@@ -1,25 +1,15 @@
 """Draws from very many clients whose cost is that of the drawn."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from kvib import sums
 from kvib.buckets import CHUNK, Buckets, Scores, Threshold
-from kvib.cohort import Arrays, BoolArray, FloatArray, IntArray
+from kvib.cohort import Arrays, FloatArray, IntArray
+from kvib.line import Line
+from kvib.mixture import Mixture
 from kvib.procedures.procedure import whole_and_part
-from kvib.sumtree import FANOUT, SumTree, ids_of
-
-
-class Mixture(NamedTuple):
-    """p = (1−θ)·min(cap, c·score) + θ·(what everybody gets, or what weights deserve)."""
-
-    mix: float
-    main: Threshold
-    uniform: float
-    by_weight: Threshold | None
-    cap: float
 
 
 class Index:
@@ -41,11 +31,9 @@ class Index:
     ) -> None:
         self.scores, self.prices, self.weights = scores, prices, weights
         self.main = Buckets(room)
-        self.floor = None if weights is None else Buckets(room)
-        self.tree: SumTree | None = None
+        self.by_weight = None if weights is None else Buckets(room)
+        self.line: Line | None = None
         """Made when an ordered draw first needs it."""
-        self.certain = (np.empty(0, np.int64), np.empty(0, np.int64))
-        """Clients at the cap, by score and by weight, as the tree has them."""
         self.totals = np.zeros((3, 2))
         """Σ price, score and weight of all clients, each with its rounding error."""
 
@@ -55,19 +43,19 @@ class Index:
     def widen(self, room: int) -> None:
         """Ids up to here."""
         self.main.widen(room)
-        if self.floor is not None:
-            self.floor.widen(room)
-        self._forget_sums()
+        if self.by_weight is not None:
+            self.by_weight.widen(room)
+        self.line = None
 
     def build(self, ids: IntArray) -> None:
         """These clients, ascending, and nobody else."""
         self.main.build(ids, self.scores, self.prices)
-        if self.floor is not None and self.weights is not None:
-            self.floor.build(ids, self.weights, self.prices)
+        if self.by_weight is not None and self.weights is not None:
+            self.by_weight.build(ids, self.weights, self.prices)
         self.totals[:] = 0.0
         for low in range(0, len(ids), CHUNK):
             self._count(ids[low : low + CHUNK])
-        self._forget_sums()
+        self.line = None
 
     def insert(self, ids: IntArray) -> None:
         """Clients that can be drawn again, or now."""
@@ -75,8 +63,8 @@ class Index:
             return
         prices = self.prices(ids)
         self.main.insert(ids, self.scores(ids), prices)
-        if self.floor is not None and self.weights is not None:
-            self.floor.insert(ids, self.weights(ids), prices)
+        if self.by_weight is not None and self.weights is not None:
+            self.by_weight.insert(ids, self.weights(ids), prices)
         self._count(ids)
         self._touch(ids)
 
@@ -86,8 +74,8 @@ class Index:
             return
         prices = self.prices(ids)
         self.main.remove(ids, self.scores(ids), prices)
-        if self.floor is not None and self.weights is not None:
-            self.floor.remove(ids, self.weights(ids), prices)
+        if self.by_weight is not None and self.weights is not None:
+            self.by_weight.remove(ids, self.weights(ids), prices)
         self._count(ids, -1)
         self._touch(ids)
 
@@ -107,16 +95,13 @@ class Index:
         if self.weights is not None:
             sums.add(self.totals[2], sign * self.weights(ids))
 
-    def _forget_sums(self) -> None:
-        self.tree = None
-
     def _touch(self, ids: IntArray) -> None:
-        if self.tree is not None and len(ids):
-            self._refresh(self.tree, np.unique(ids // FANOUT))
+        if self.line is not None:
+            self.line.touch(ids)
 
     def packed(self) -> Arrays:
         """The layout, which decides what a random number means, and the sums to the last digit."""
-        parts = {"main": self.main, "floor": self.floor}
+        parts = {"main": self.main, "by_weight": self.by_weight}
         arrays: Arrays = {"totals": self.totals}
         for name, part in parts.items():
             if part is not None:
@@ -129,17 +114,17 @@ class Index:
         if missing:
             raise ValueError(f"not a whole kvib sampler file: the index lacks {sorted(missing)}")
         self.totals[:] = arrays["totals"]
-        for name, part in {"main": self.main, "floor": self.floor}.items():
+        for name, part in {"main": self.main, "by_weight": self.by_weight}.items():
             if part is not None:
                 part.restore({k.split(".")[1]: v for k, v in arrays.items() if k.startswith(name)})
-        self._forget_sums()
+        self.line = None
 
     def mixture(self, budget: float, mix: float, cap: float) -> Mixture:
         """The probabilities for this budget."""
         main = self.main.threshold(budget, self.scores, self.prices, cap)
         by_weight = None
-        if self.floor is not None and self.weights is not None:
-            by_weight = self.floor.threshold(budget, self.weights, self.prices, cap)
+        if self.by_weight is not None and self.weights is not None:
+            by_weight = self.by_weight.threshold(budget, self.weights, self.prices, cap)
         return Mixture(mix, main, min(budget / self.price, cap), by_weight, cap)
 
     @property
@@ -164,42 +149,30 @@ class Index:
 
     def expected(self, mixture: Mixture, ids: IntArray) -> FloatArray:
         """p of these clients, whether or not they can be drawn now."""
-        return self._by_score(mixture, self.scores(ids)) + self._explored(mixture, ids)
-
-    def _by_score(self, mixture: Mixture, scores: FloatArray) -> FloatArray:
-        """(1−θ)·min(cap, c·score)."""
-        if mixture.mix == 1:
-            return np.zeros(len(scores))
-        return (1 - mixture.mix) * np.minimum(mixture.cap, mixture.main.c * scores)
-
-    def _by_weight(self, mixture: Mixture, weights: FloatArray) -> FloatArray:
-        assert mixture.by_weight is not None
-        return mixture.mix * np.minimum(mixture.cap, mixture.by_weight.c * weights)
+        return mixture.of_scores(self.scores(ids)) + self._explored(mixture, ids)
 
     def _explored(self, mixture: Mixture, ids: IntArray) -> FloatArray:
-        if self.weights is None or mixture.mix == 0:
+        if self.weights is None:
             return np.full(len(ids), mixture.mix * mixture.uniform)
-        return self._by_weight(mixture, self.weights(ids))
+        return mixture.of_weights(self.weights(ids))
 
     def independent(self, mixture: Mixture, rng: np.random.Generator) -> IntArray:
         """Everybody's own coin, as if all N had been tossed, ascending."""
-        if self.floor is None:
+        if self.by_weight is None:
             always = mixture.mix * mixture.uniform
-            ids, bound = self.main.candidates(
-                lambda score: self._by_score(mixture, score) + always, rng
-            )
+            ids, bound = self.main.candidates(lambda score: mixture.of_scores(score) + always, rng)
             kept = rng.random(len(ids)) < self.expected(mixture, ids) / bound
             return np.sort(ids[kept])
         # a by score, b by weight. Whoever has a > ½ (at most 2K) tosses one coin for a + b; of the
         # others those by score come with a, and those by weight with b/(1−a) ≤ 2b: in all a + b.
-        ids, bound = self.main.candidates(lambda s: _half(self._by_score(mixture, s)), rng)
-        a = self._by_score(mixture, self.scores(ids))
+        ids, bound = self.main.candidates(lambda s: _half(mixture.of_scores(s)), rng)
+        a = mixture.of_scores(self.scores(ids))
         chance = np.where(a > 0.5, self.expected(mixture, ids), a)
         first = ids[rng.random(len(ids)) < chance / bound]
-        ids, bound = self.floor.candidates(
-            lambda w: np.minimum(2 * self._by_weight(mixture, w), 1.0), rng
+        ids, bound = self.by_weight.candidates(
+            lambda w: np.minimum(2 * mixture.of_weights(w), 1.0), rng
         )
-        a = self._by_score(mixture, self.scores(ids))
+        a = mixture.of_scores(self.scores(ids))
         chance = np.where(a > 0.5, 0.0, self._explored(mixture, ids) / (1 - np.minimum(a, 0.5)))
         second = ids[rng.random(len(ids)) < chance / bound]
         both = np.sort(np.concatenate([first, second]))
@@ -207,67 +180,19 @@ class Index:
 
     def ordered(self, mixture: Mixture, rng: np.random.Generator) -> IntArray:
         """Equal steps from a random start along the clients in the order of their ids."""
-        tree = self._sums(mixture)
-        θ, explored = mixture.mix, mixture.uniform
-        if mixture.by_weight is not None:
-            explored = mixture.by_weight.c
-        factors: FloatArray = np.array([(1 - θ) * mixture.main.c, θ * explored, 1 - θ, θ])
-        factors[tree.total == 0] = 0.0  # c is infinite where nobody is left
-        total = float(factors @ tree.total)
-        whole, part = whole_and_part(total, len(self))
-        start = rng.random()
-        steps = np.arange(whole + int(start < part), dtype=np.float64)
-        points: FloatArray = (start + steps) * (total / (whole + part))
-        blocks, left = tree.find(points, factors)
-        return np.unique(self._within(mixture, blocks, left))
 
-    def _sums(self, mixture: Mixture) -> SumTree:
-        """The tree, with these clients counted as certain and the others by their scores."""
-        changed = np.setxor1d(mixture.main.certain, self.certain[0])
-        certain = (mixture.main.certain, self.certain[1])
-        if mixture.by_weight is not None:
-            changed = np.union1d(changed, np.setxor1d(mixture.by_weight.certain, certain[1]))
-            certain = (mixture.main.certain, mixture.by_weight.certain)
-        self.certain = certain
-        if self.tree is None:
-            self.tree = SumTree(4, len(self.main.place))
-            self._refresh(self.tree, np.arange(self.tree.blocks))
-        else:
-            self._touch(changed)
-        return self.tree
+        def points(total: float) -> FloatArray:
+            whole, part = whole_and_part(total, len(self))
+            start = rng.random()
+            steps = np.arange(whole + int(start < part), dtype=np.float64)
+            return np.asarray((start + steps) * (total / (whole + part)))
 
-    def _refresh(self, tree: SumTree, blocks: IntArray) -> None:
-        """Sums of blocks anew, of who is in: score, weight (or 1); 1 instead for the certain."""
-        step = 1 << 16
-        for low in range(0, len(blocks), step):
-            some = blocks[low : low + step]
-            ids, inside = self._members(some)
-            values = np.zeros((4, *ids.shape))
-            values[0][inside] = self.scores(ids[inside])
-            values[1][inside] = 1.0 if self.weights is None else self.weights(ids[inside])
-            for k, certain in enumerate(self.certain):
-                if len(certain):
-                    at_cap = inside & np.isin(ids, certain)
-                    values[k][at_cap], values[k + 2][at_cap] = 0.0, 1.0
-            tree.refresh(some, values)
+        return np.unique(self._lined_up().clients(mixture, points))
 
-    def _members(self, blocks: IntArray) -> tuple[IntArray, BoolArray]:
-        """Clients of these blocks, [m, 16], and which of them can be drawn."""
-        ids = ids_of(blocks)
-        known = np.minimum(ids, len(self.main.place) - 1)
-        return known, (self.main.place[known] >= 0) & (ids == known)
-
-    def _within(self, mixture: Mixture, blocks: IntArray, left: FloatArray) -> IntArray:
-        """The client of each block at which the running sum exceeds what is left of the point."""
-        ids, inside = self._members(blocks)
-        p = np.zeros(ids.shape)
-        p[inside] = self.expected(mixture, ids[inside])
-        ends = np.cumsum(p, axis=1)
-        at = (ends <= left[:, None]).sum(axis=1)
-        # by rounding a point may lie beyond the last: it is the last with a probability
-        last = FANOUT - 1 - np.argmax(p[:, ::-1] > 0, axis=1)
-        found: IntArray = ids[np.arange(len(ids)), np.minimum(at, last)]
-        return found
+    def _lined_up(self) -> Line:
+        if self.line is None:
+            self.line = Line(self.main.place, self.scores, self.weights, self.expected)
+        return self.line
 
 
 def _half(probability: FloatArray) -> FloatArray:

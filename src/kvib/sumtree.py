@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from kvib import compiled
 from kvib.cohort import FloatArray, IntArray
 
-FANOUT = 16
+FANOUT = 8
+"""Larger: fewer bytes, and more clients to look at for each that is drawn."""
 
 
 class SumTree:
-    """Several values per client, [J, N], of which only the sums over blocks of 16 are kept.
+    """Several values per client, [J, N], of which only the sums over blocks of clients are kept.
 
     Sums are made from what is below them, never by subtraction, so they stay as good as new.
     """
@@ -23,7 +24,8 @@ class SumTree:
             sizes.append(-(-sizes[-1] // FANOUT))
         self.levels = np.concatenate([[0], np.cumsum(sizes)])
         """Where each level begins; blocks of clients are the first, the root is the last."""
-        self.sums = np.zeros((kinds, self.levels[-1]))
+        self.sums = np.zeros((self.levels[-1], kinds))
+        """[nodes, J]: what a search looks at lies together."""
 
     @property
     def blocks(self) -> int:
@@ -33,11 +35,12 @@ class SumTree:
     @property
     def total(self) -> FloatArray:
         """Of all clients, [J]."""
-        return self.sums[:, -1]
+        whole: FloatArray = self.sums[-1]
+        return whole
 
     def refresh(self, blocks: IntArray, values: FloatArray) -> None:
-        """Blocks, ascending, whose clients now have these values, [J, m, 16]."""
-        self.sums[:, blocks] = values.sum(axis=2)
+        """Blocks, ascending, whose clients now have these values, [J, m, 8]."""
+        self.sums[blocks] = values.sum(axis=2).T
         compiled.run(_sum_up, blocks, self.levels, self.sums)
 
     def find(self, points: FloatArray, factors: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -49,7 +52,7 @@ class SumTree:
 
 
 def ids_of(blocks: IntArray) -> IntArray:
-    """Clients of some blocks, [m, 16]."""
+    """Clients of some blocks, [m, 8]."""
     return blocks[:, None] * FANOUT + np.arange(FANOUT)
 
 
@@ -59,20 +62,20 @@ def _sum_up(blocks: IntArray, levels: IntArray, sums: FloatArray) -> None:
     for level in range(1, len(levels) - 1):
         parents = 0
         for k in range(m):
-            parent = nodes[k] // 16
+            parent = nodes[k] // FANOUT
             if parents > 0 and nodes[parents - 1] == parent:
                 continue
             nodes[parents] = parent
             parents += 1
         m = parents
         for k in range(m):
-            first = levels[level - 1] + 16 * nodes[k]
-            last = min(first + 16, levels[level])
-            for j in range(len(sums)):
+            first = levels[level - 1] + FANOUT * nodes[k]
+            last = min(first + FANOUT, levels[level])
+            for j in range(sums.shape[1]):
                 total = 0.0
                 for child in range(first, last):
-                    total += sums[j, child]
-                sums[j, levels[level] + nodes[k]] = total
+                    total += sums[child, j]
+                sums[levels[level] + nodes[k], j] = total
 
 
 def _find(
@@ -82,13 +85,13 @@ def _find(
     for k in range(len(points)):
         node = 0
         for level in range(len(levels) - 3, -1, -1):
-            first = levels[level] + 16 * node
-            last = min(first + 16, levels[level + 1])
+            first = levels[level] + FANOUT * node
+            last = min(first + FANOUT, levels[level + 1])
             inside = -1
             for child in range(first, last):
                 value = 0.0
-                for j in range(len(sums)):
-                    value += factors[j] * sums[j, child]
+                for j in range(len(factors)):
+                    value += factors[j] * sums[child, j]
                 if value <= 0.0:
                     continue
                 inside = child
