@@ -14,43 +14,53 @@ from kvib.integrations.flower import EstimateAvailability, Renormalise, Unbiased
 app = ServerApp()
 
 
-class Watched:
-    """A grid that counts the time spent in it."""
+class Clock:
+    """Adds up the time of calls, by the clock on the wall."""
 
-    def __init__(self, grid):
-        self.grid, self.seconds, self.working = grid, 0.0, 0.0
+    def __init__(self):
+        self.seconds = 0.0
 
-    def __getattr__(self, name):
+    def __call__(self, function):
         def timed(*given, **options):
-            began, worked = time.perf_counter(), time.thread_time()
+            began = time.perf_counter()
             try:
-                return getattr(self.grid, name)(*given, **options)
+                return function(*given, **options)
             finally:
                 self.seconds += time.perf_counter() - began
-                self.working += time.thread_time() - worked
 
         return timed
 
 
-class Timed(UnbiasedSampling):
-    """Counts its own time of a round, all but the grid's: what the wrapped strategy takes, too."""
+class Watched:
+    """A grid whose time is counted."""
 
-    own = working = 0.0
-    """By the clock on the wall, and by the processor's."""
+    def __init__(self, grid, clock):
+        self._grid, self._clock = grid, clock
+
+    def __getattr__(self, name):
+        return self._clock(getattr(self._grid, name))
+
+
+class Timed(UnbiasedSampling):
+    """Counts its self-time of a round: what neither the grid nor the wrapped strategy takes."""
+
+    def __init__(self, strategy, **options):
+        self.others, self.all = Clock(), Clock()
+        for name in ("configure_train", "aggregate_train"):
+            setattr(strategy, name, self.others(getattr(strategy, name)))
+        super().__init__(strategy, **options)
+
+    @property
+    def own(self):
+        return self.all.seconds - self.others.seconds
 
     def configure_train(self, server_round, arrays, config, grid):
-        watched, began, worked = Watched(grid), time.perf_counter(), time.thread_time()
-        messages = super().configure_train(server_round, arrays, config, watched)
-        self.own = time.perf_counter() - began - watched.seconds
-        self.working = time.thread_time() - worked - watched.working
-        return messages
+        self.others.seconds = self.all.seconds = 0.0
+        watched = Watched(grid, self.others)
+        return self.all(super().configure_train)(server_round, arrays, config, watched)
 
     def aggregate_train(self, server_round, replies):
-        began, worked = time.perf_counter(), time.thread_time()
-        result = super().aggregate_train(server_round, replies)
-        self.own += time.perf_counter() - began
-        self.working += time.thread_time() - worked
-        return result
+        return self.all(super().aggregate_train)(server_round, replies)
 
 
 @app.main()
@@ -77,7 +87,6 @@ def main(grid, context):
             line = {
                 "seconds": time.perf_counter() - began,
                 "own": strategy.own,
-                "working": strategy.working,
                 "round": strategy.cohort.round,
                 "cohort": strategy.sampler.keys(strategy.cohort.ids),
                 "coefficients": strategy.cohort.coefficients.tolist(),
