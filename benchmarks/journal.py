@@ -6,14 +6,13 @@ python benchmarks/journal.py --out benchmarks/results
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import kvib
 import tables
+from core import seconds
 from kvib.journal import Journalled, cohorts, journalled, read
 from kvib.journal.file import Event
 from kvib.journal.sampler import REPLAY, SHARE
@@ -22,12 +21,6 @@ from tables import Row
 
 AT_ONCE = 500
 """Rounds per transaction: the many rounds are written through the file, without their fsync."""
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def invented(rng: np.random.Generator, round: int, sampler: Journalled, size: int) -> kvib.Cohort:
@@ -76,7 +69,7 @@ def durable_round(sampler: Journalled, repeat: int = 60) -> Row:
                 os.fsync(file.fileno())
 
         parts = (lambda: work(plain), lambda: work(sampler), bare)
-        times = np.array([[seconds(part) for part in parts] for _ in range(repeat)])
+        times = np.array([[seconds(part, 1) for part in parts] for _ in range(repeat)])
     without, durable, disk = 1e3 * np.median(times, axis=0)
     return {
         "clients": len(sampler),
@@ -101,7 +94,7 @@ def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Ro
     sampler.close()
     size_now = sum(p.stat().st_size for p in folder.glob("long.kvib*"))
     opened: list[Journalled] = []
-    opening = seconds(lambda: opened.append(journalled(path)))
+    opening = seconds(lambda: opened.append(journalled(path)), 1)
     replayed = opened[0]._usable().last - opened[0]._usable().about["snapshot"]
     history = read(path)
     long = {
@@ -113,9 +106,9 @@ def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Ro
         "snapshot s": snapshot,
         "rounds replayed": replayed // 2,
         "opening s": opening,
-        "table s": seconds(history.table),
-        "participation s": seconds(history.participation),
-        "all rounds s": seconds(lambda: sum(len(one.cohort) for one in history.rounds())),
+        "table s": seconds(history.table, 1),
+        "participation s": seconds(history.participation, 1),
+        "all rounds s": seconds(lambda: sum(len(one.cohort) for one in history.rounds()), 1),
     }
     opened[0].close()
     for part in folder.glob("long.kvib*"):

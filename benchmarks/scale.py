@@ -1,7 +1,7 @@
 """A round of a thousand clients among 10^4 to 10^8: its time must not grow with the population.
 
-python benchmarks/scale.py --out benchmarks/results               # needs 16 GB and ten minutes
-python benchmarks/scale.py --largest 6 --out /tmp/scale           # up to 10^6 clients
+python benchmarks/scale.py --out benchmarks/results         # needs 16 GB and a quarter of an hour
+python benchmarks/scale.py --largest 6 --out /tmp/scale     # up to 10^6 clients
 """
 
 import argparse
@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.progress import track
@@ -23,27 +23,56 @@ from tables import Row
 
 K = 1_000
 
-SAMPLERS: dict[str, tuple[Any, kvib.Procedure]] = {
-    "K-Vib": (kvib.KVib(mix=0.2), kvib.independent),
-    "K-Vib, exactly K": (kvib.KVib(mix=0.2), kvib.ordered),
-    "K-Vib, floor by size": (kvib.KVib(mix=0.2, by_weight=True), kvib.independent),
-    "by size": (kvib.BySize(), kvib.independent),
-    "Forecast": (kvib.Forecast(), kvib.independent),
+
+class Case(NamedTuple):
+    """A sampler, and what its rounds are told."""
+
+    policy: Any
+    procedure: kvib.Procedure = kvib.independent
+    absent: int = 0
+    """Clients that cannot be drawn, others in every round."""
+    cool_down: int = 0
+    largest: int = 8
+    """10^this clients at most: so much memory is there."""
+
+
+KVIB = kvib.KVib(mix=0.2)
+CASES = {
+    "K-Vib": Case(KVIB),
+    "K-Vib, exactly K": Case(KVIB, kvib.ordered),
+    "K-Vib, floor by size": Case(kvib.KVib(mix=0.2, by_weight=True)),
+    "K-Vib, cool-down of 5 rounds": Case(KVIB, cool_down=5, largest=7),
+    "K-Vib, 1,000 absent": Case(KVIB, absent=1_000, largest=7),
+    "by size": Case(kvib.BySize()),
+    "Forecast": Case(kvib.Forecast(), largest=7),
 }
-HEAVY = ("Forecast",)
-"""80 bytes per client: up to 10^7 here."""
+
+PAIRED = {
+    "policy": [
+        kvib.Uniform(),
+        kvib.BySize(),
+        kvib.KVib(),
+        kvib.Vrb(),
+        kvib.Forecast(),
+        kvib.Mabs(),
+        kvib.Avare(),
+        kvib.OSMD(),
+    ],
+    "procedure": [kvib.independent, kvib.ordered, kvib.with_replacement, kvib.pivotal],
+}
 
 
 def weights_of(N: int) -> np.ndarray:
     return np.random.default_rng(N).lognormal(0, 1.5, N)
 
 
-def play(sampler: kvib.Sampler, rounds: int, seed: int = 0) -> list[float]:
+def play(sampler: kvib.Sampler, rounds: int, seed: int = 0, absent: int = 0) -> list[float]:
     """Seconds of each round: draw, then update."""
     rng, times = np.random.default_rng(seed), []
     for _ in range(rounds):
+        away = np.unique(rng.integers(0, len(sampler), absent)) if absent else None
         start = time.perf_counter()
-        cohort = sampler.draw()
+        cohort = sampler.draw(absent=away)
         drawn = time.perf_counter()
         norms = rng.lognormal(0, 1, len(cohort))
         heard = time.perf_counter()
@@ -76,17 +105,19 @@ def toss_all(sampler: kvib.Sampler) -> float:
 
 def growth(largest: int, rounds: int) -> list[Row]:
     rows: list[Row] = []
-    for name, (policy, procedure) in SAMPLERS.items():
-        top = min(largest, 7) if name in HEAVY else largest
-        for exponent in track(range(4, top + 1), name):
+    for name, case in CASES.items():
+        for exponent in track(range(4, min(largest, case.largest) + 1), name):
             N = 10**exponent
             weights = weights_of(N)
             start = time.perf_counter()
-            sampler = kvib.Sampler(policy, weights, K, procedure, seed=1)
+            sampler = kvib.Sampler(
+                case.policy, weights, K, case.procedure, seed=1, cool_down=case.cool_down
+            )
             built = time.perf_counter() - start
             del weights
-            play(sampler, 20)  # the first rounds compile, and bring order into the caches
-            times = play(sampler, rounds, seed=1)
+            # the first rounds compile, and bring order into the caches
+            play(sampler, 20, absent=case.absent)
+            times = play(sampler, rounds, seed=1, absent=case.absent)
             rows.append(
                 {
                     "sampler": name,
@@ -108,6 +139,25 @@ def growth(largest: int, rounds: int) -> list[Row]:
         for row in rows:
             if row["sampler"] == name:
                 row["round / that of 10^5"] = row["round ms"] / reference
+    return rows
+
+
+def pairs(largest: int) -> list[Row]:
+    """Every policy under some procedures: a round of 100 clients, whether or not it grows with N.
+
+    The best of some rounds: Forecast's refits, ever farther apart, are in the table above.
+    """
+    rows: list[Row] = []
+    both = [(a, b) for a in PAIRED["policy"] for b in PAIRED["procedure"]]
+    for policy, procedure in track(both, "policies and procedures"):
+        row: Row = {"policy": type(policy).__name__, "procedure": procedure.name}
+        for exponent in (4, largest):
+            sampler = kvib.Sampler(policy, weights_of(10**exponent), 100, procedure, seed=1)
+            quick = sampler._urn.index is not None
+            play(sampler, 40 if quick else 1)
+            row["looks at"] = "the drawn" if quick else "all clients"
+            row[f"ms at 10^{exponent}"] = 1e3 * min(play(sampler, 8 if quick else 3))
+        rows.append(row)
     return rows
 
 
@@ -152,8 +202,7 @@ def with_journal(N: int) -> list[Row]:
     weights, rows = weights_of(N), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.kvib"
-        policy, procedure = SAMPLERS["K-Vib"]
-        with kvib.journalled(path, policy, weights, K, procedure) as sampler:
+        with kvib.journalled(path, KVIB, weights, K, kvib.independent) as sampler:
             play(sampler, 20)
             times = play(sampler, 100)
         with open(Path(folder) / "plain", "wb") as file:
@@ -189,6 +238,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     options = parser.parse_args()
     results = {"A round of 1,000 clients": growth(options.largest, options.rounds)}
+    results["Policies and procedures, a round of 100 clients"] = pairs(min(options.largest, 6))
     results["With strings as keys"] = with_keys(10 ** min(options.largest, 7))
     results["With a journal"] = with_journal(10 ** min(options.largest, 6))
     about = tables.environment()
