@@ -28,6 +28,7 @@ from kvib.sim import (
     prepared,
 )
 from kvib.sim.engines.engine import Engine
+from kvib.sim.engines.make import check_device
 
 FORMAT = 1
 """Of run folders and result tables; another one is not read."""
@@ -150,19 +151,6 @@ def check(experiment: Experiment, machine: Machine = HERE) -> None:
             )
 
 
-def check_device(name: str) -> None:
-    """That torch knows it, and that it is here."""
-    import torch
-
-    try:
-        torch.empty(0, device=name)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"device {name!r} cannot be used here: {reason}; leave it out for the CPU"
-        ) from error
-
-
 def environment(machine: Machine) -> dict[str, Any]:
     """Versions, machine, commit."""
     about: dict[str, Any] = {
@@ -243,7 +231,7 @@ def _linear(task: Task, local: LocalSGD, machine: Machine, precision: str) -> En
     return LinearEngine(task, local, machine.threads)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)  # two would hold the memory of two
 def _torch(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
     import torch
 
