@@ -1224,7 +1224,7 @@ def test_equal_messages_need_not_be_the_same():
 def test_a_refusal_leaves_the_strategy_as_it_was():
     inner = fedavg()
     before = dict(vars(inner))
-    with pytest.raises(ValueError, match="budget=0"):
+    with pytest.raises(ValueError, match="budget 0 is not"):
         UnbiasedSampling(inner, budget=0)
     strategy = sampling(inner)
     _, metrics = one_round(strategy, fleet(), record(**MODEL))
@@ -1244,6 +1244,26 @@ NOISE = [
 def test_noise_around_ours_is_refused(around):
     with pytest.raises(ValueError, match=r"Clipping cannot be put around kvib: its noise is made"):
         one_round(around(sampling()), fleet(), record(**MODEL))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"policy": kvib.KVib}, r"policy KVib is a class; write KVib\(\)"),
+        ({"policy": "KVib"}, "policy 'KVib' is not a policy"),
+        ({"procedure": "pivotal"}, "write kvib.pivotal"),
+        ({"policy": kvib.KVib(), "procedure": kvib.without_replacement}, "without_replacement"),
+        ({"weights": [1, 2, 3]}, "is not a mapping from client key to weight"),
+        ({"weights": {}}, "is not a mapping from client key to weight"),
+        ({"weights": {"a": -1}}, "weight -1.0 of client 'a'"),
+        ({"offline": "x"}, "offline='x' is neither EstimateAvailability"),
+        ({"journal": "nowhere/run.kvib"}, "there is no folder for the journal nowhere/run.kvib"),
+        ({"budget": "5"}, "budget"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        UnbiasedSampling(fedavg(), **options)
 
 
 @pytest.mark.parametrize("policy", [kvib.Optimal(), kvib.AOCS()])

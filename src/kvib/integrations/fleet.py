@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from kvib.checks import checked_policy, checked_procedure, positive_weights
 from kvib.cohort import Cohort, IntArray
 from kvib.guard import Guard
 from kvib.journal import journalled
@@ -125,6 +126,20 @@ class Plan:
     guard: Guard | None
 
     def __post_init__(self) -> None:
+        checked_procedure(self.procedure or checked_policy(self.policy).procedure, self.policy)
+        if self.weights is not None:
+            if not isinstance(self.weights, Mapping) or not self.weights:
+                raise ValueError(
+                    f"weights={self.weights!r} is not a mapping from client key to weight; write "
+                    "{key: size, …}, or leave it out"
+                )
+            positive_weights(list(self.weights.values()), list(self.weights))
+        if not isinstance(self.offline, Offline):
+            raise ValueError(
+                f"offline={self.offline!r} is neither EstimateAvailability() nor Renormalise()"
+            )
+        if self.journal is not None and not Path(self.journal).absolute().parent.is_dir():
+            raise ValueError(f"there is no folder for the journal {self.journal}; make it first")
         if self.policy.needs_norms:
             raise ValueError(
                 f"{type(self.policy).__name__} must know every client's norm before it draws, "

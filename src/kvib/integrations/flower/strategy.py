@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
+from kvib.checks import checked_budget
 from kvib.cohort import Cohort
 from kvib.guard import Guard
 from kvib.integrations.arrays import BadReplyError, Model, running_statistics
@@ -32,6 +33,9 @@ from kvib.population import Key
 from kvib.procedures import Procedure
 from kvib.rates import EstimatedRate
 from kvib.sampler import Sampler
+
+LONGEST_PAUSE = 30
+"""Seconds, while nodes are waited for."""
 
 
 @dataclass
@@ -97,9 +101,7 @@ class UnbiasedSampling(Strategy):
             name = type(strategy).__name__
             raise ValueError(f"{name} samples without bias already; wrap the strategy inside it")
         self.strategy = averaging(strategy)
-        if budget is not None and not 0 < budget < math.inf:
-            raise ValueError(f"budget={budget} is not a positive number of clients per round")
-        self._budget = budget
+        self._budget = None if budget is None else checked_budget(budget, math.inf)
         chosen = Forecast() if policy is None else policy
         self.fleet = Fleet(
             Plan(
@@ -188,9 +190,12 @@ class UnbiasedSampling(Strategy):
     def _online(self, grid: Grid) -> set[int]:
         """Node ids, after all of them were asked who they are; the first time it waits for them."""
         wanted = max(self.strategy.min_available_nodes, self.strategy.min_train_nodes)
+        pause = 1
         while len(online := set(grid.get_node_ids())) < wanted and not self._begun:
-            log(INFO, "kvib: waiting for nodes, %d of %d are there", len(online), wanted)
-            time.sleep(1)
+            way_out = "start more, or lower min_available_nodes and min_train_nodes"
+            log(INFO, "kvib: waiting for nodes, %d of %d: %s", len(online), wanted, way_out)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
         self._begun = True
         self.fleet.meet(ask(grid, self.fleet.strangers(online), self._query_timeout))
         return online
@@ -259,7 +264,8 @@ class UnbiasedSampling(Strategy):
     def summary(self) -> None:
         """Of the wrapped strategy."""
         plan = self.fleet.plan
-        log(INFO, "\t├──> kvib: %r, %r, journal %s", plan.policy, plan.procedure, plan.journal)
+        procedure = plan.procedure or plan.policy.procedure
+        log(INFO, "\t├──> kvib: %r, %r, journal %s", plan.policy, procedure, plan.journal)
         self.strategy.summary()
 
     def leave(self, keys: Iterable[Key]) -> None:
