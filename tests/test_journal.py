@@ -235,6 +235,10 @@ def test_a_policy_of_your_own(tmp_path):
         journalled(tmp_path / "a", Rarely(2.0))
     with journalled(tmp_path / "a", Rarely()) as sampler:
         assert sampler.probabilities().tolist() == probabilities.tolist()
+    history = read(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"of your own; give it from Python: .*given\(policy=…"):
+        history.given()
+    assert history.given(policy=Rarely()).budget == 4
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), RuntimeWarning("no"), KeyboardInterrupt()])

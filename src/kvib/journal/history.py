@@ -115,13 +115,14 @@ class History:
             changes = file.events_since_snapshot(_CHANGES)
             arrays = file.arrays("now")
         about = storage.about(arrays["header"], "sampler")
-        try:
-            sampler = saving.restored(Sampler, about, arrays, policy, procedure)
-        except ValueError as error:
+        own = about["policy"] is None and policy is None
+        if own or (about["procedure"] not in PROCEDURES and procedure is None):
             raise ValueError(
-                f"{self.path}: {error}. From Python: kvib.journal.read(path).given(policy=…), and "
-                "kvib.replay.replay with what it says"
-            ) from error
+                f"{self.path} was drawn with a policy or procedure of your own; give it from "
+                "Python: kvib.journal.read(path).given(policy=…, procedure=…), then call "
+                "kvib.replay.replay and kvib.plan.plan with what that says"
+            )
+        sampler = saving.restored(Sampler, about, arrays, policy, procedure)
         if sampler.population.changed or changes:
             raise ValueError(
                 f"{self.path}: clients joined, left or changed their weight, and past rounds can "
