@@ -18,6 +18,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.server import strategy as legacy
 from flwr.serverapp import strategy as strategies
 
 import kvib
@@ -1170,6 +1171,8 @@ REFUSED = [
     (lambda: strategies.DifferentialPrivacyServerSideAdaptiveClipping(fedavg(), 0.01, 50), PRIVATE),
     (lambda: strategies.DifferentialPrivacyClientSideAdaptiveClipping(fedavg(), 0.01, 50), PRIVATE),
     (lambda: sampling(), "samples without bias already"),
+    (lambda: strategies.FedAvg, r"FedAvg is a class; wrap an instance, FedAvg\(\)"),
+    (lambda: legacy.FedAvg(), r"old API; use flwr.serverapp.strategy.FedAvg of the Message API"),
 ]
 
 

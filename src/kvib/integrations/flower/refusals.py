@@ -48,7 +48,14 @@ REFUSED: dict[type[Strategy], str] = {
 
 def averaging(strategy: Strategy) -> FedAvg:
     """Refuse what cannot be given an estimate instead of replies."""
-    name = type(strategy).__name__
+    if isinstance(strategy, type):
+        raise ValueError(f"{strategy.__name__} is a class; wrap an instance, {strategy.__name__}()")
+    name, module = type(strategy).__name__, type(strategy).__module__
+    if module.startswith("flwr.server."):
+        raise ValueError(
+            f"{module}.{name} is of Flower's old API; use flwr.serverapp.strategy.{name} of the "
+            "Message API (Flower 1.41 or newer), with a ClientApp instead of a NumPyClient"
+        )
     for kind, reason in REFUSED.items():
         if isinstance(strategy, kind):
             raise ValueError(f"{name} cannot be wrapped: {reason}")
