@@ -15,7 +15,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from kvib.cli.screen import console, progress_bar, say
+from kvib.cli.screen import console, progress_bar, say, show
 from kvib.lab import experiment as files
 from kvib.lab import tables
 from kvib.lab.configuration import one_of
@@ -62,7 +62,7 @@ def run(
 
 
 def figure(
-    names: Annotated[list[str], typer.Argument(help="Figures, or all.")],
+    names: Annotated[list[str], typer.Argument(help="Figures, experiments of yours, or all.")],
     results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
     out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("out/figures"),
     formats: Annotated[str, typer.Option(help="png, pdf, svg, with commas.")] = "png,pdf",
@@ -72,7 +72,8 @@ def figure(
 
     chosen = list(figures.FIGURES) if names == ["all"] else names
     for name in chosen:
-        one_of(figures.FIGURES, name, "figure")
+        if not tables.file(results / name, "parquet").exists():  # what an experiment measured
+            one_of(figures.FIGURES, name, "figure")
     suffixes = tuple(dict.fromkeys(word.strip() for word in formats.split(",")))
     for suffix in suffixes:
         one_of(figures.FORMATS, suffix, "--formats")
@@ -258,8 +259,18 @@ def _play(
     if finished < len(runs):
         say(f"{given.name}: {finished} of {len(runs)} runs are finished; the same command goes on")
         return
-    tables.collect(given, runs, out, path, tasks=machine.tasks)
+    _summarise(tables.collect(given, runs, out, path, tasks=machine.tasks))
     say(f"{path}.parquet: {len(runs)} runs of {given.rounds} rounds")
+
+
+def _summarise(results: tables.Results) -> None:
+    from kvib.lab.summary import summary
+
+    titles, rows = summary(results)
+    table = Table(*titles, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    show(table)
 
 
 def _with_progress(

@@ -15,6 +15,7 @@ from kvib.lab import tables, toy
 from kvib.lab import variances as ways
 from kvib.lab.rates import TARGET, at_best_rates, best_rate
 from kvib.lab.seeds import rounds_to
+from kvib.lab.summary import measured, settings
 from kvib.lab.tables import Results
 from kvib.lab.variances import Variances
 from kvib.sim.text.partition import tail_sizes
@@ -60,8 +61,8 @@ class Drawing:
 
 
 def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[Path]:
-    """Write one figure; returns the files."""
-    drawing = FIGURES[name]
+    """Write one figure, or everything that an experiment of that name measured; the files."""
+    drawing = _drawing(name)
     out.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         figure = drawing.draw([drawing.read(results / need) for need in drawing.needs])
@@ -74,7 +75,11 @@ def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[
 
 def missing(name: str, results: Path) -> list[str]:
     """Experiments without results that a figure needs."""
-    return tables.missing(FIGURES[name].needs, results)
+    return tables.missing(_drawing(name).needs, results)
+
+
+def _drawing(name: str) -> Drawing:
+    return FIGURES.get(name) or Drawing((name,), everything, "")
 
 
 def panels(count: int, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
@@ -142,6 +147,20 @@ def online(given: list[Results]) -> Figure:
     curves(regret, results, "regret", cumulative=True)
     curves(variance, results, "variance")
     curves(loss, results, "loss")
+    return finish(figure, results)
+
+
+def everything(given: list[Results]) -> Figure:
+    """A row of panels for every budget and learning rate, a panel for everything measured."""
+    [results] = given
+    found, columns = list(settings(results)), measured(results)
+    figure = Figure(figsize=(3.4 * len(columns), 2.7 * len(found)), layout="constrained")
+    for row, (budget, rate, some) in enumerate(found):
+        for at, measure in enumerate(columns):
+            axis = figure.add_subplot(len(found), len(columns), row * len(columns) + at + 1)
+            setting = f"K = {budget:g}, learning rate {rate:g}"
+            axis.set(yscale=measure.scale, ylabel=measure.title, title=setting)
+            curves(axis, some, measure.column, cumulative=measure.cumulative)
     return finish(figure, results)
 
 
