@@ -54,29 +54,29 @@ class Index:
             self.by_weight.build(ids, self.weights, self.prices)
         self.totals[:] = 0.0
         for low in range(0, len(ids), CHUNK):
-            self._count(ids[low : low + CHUNK])
+            self._count(*self._numbers(ids[low : low + CHUNK]))
         self.line = None
 
     def insert(self, ids: IntArray) -> None:
         """Clients that can be drawn again, or now."""
         if len(ids) == 0:
             return
-        prices = self.prices(ids)
-        self.main.insert(ids, self.scores(ids), prices)
-        if self.by_weight is not None and self.weights is not None:
-            self.by_weight.insert(ids, self.weights(ids), prices)
-        self._count(ids)
+        prices, scores, weights = self._numbers(ids)
+        self.main.insert(ids, scores, prices)
+        if self.by_weight is not None:
+            self.by_weight.insert(ids, weights, prices)
+        self._count(prices, scores, weights)
         self._touch(ids)
 
     def remove(self, ids: IntArray) -> None:
         """Clients that cannot be drawn for now. Their scores are still those of the last change."""
         if len(ids) == 0:
             return
-        prices = self.prices(ids)
-        self.main.remove(ids, self.scores(ids), prices)
-        if self.by_weight is not None and self.weights is not None:
-            self.by_weight.remove(ids, self.weights(ids), prices)
-        self._count(ids, -1)
+        prices, scores, weights = self._numbers(ids)
+        self.main.remove(ids, scores, prices)
+        if self.by_weight is not None:
+            self.by_weight.remove(ids, weights, prices)
+        self._count(-prices, -scores, -weights)
         self._touch(ids)
 
     def change(self, ids: IntArray, old: FloatArray) -> None:
@@ -89,11 +89,14 @@ class Index:
         sums.add(self.totals[1], new)
         self._touch(ids)
 
-    def _count(self, ids: IntArray, sign: int = 1) -> None:
-        sums.add(self.totals[0], sign * self.prices(ids))
-        sums.add(self.totals[1], sign * self.scores(ids))
-        if self.weights is not None:
-            sums.add(self.totals[2], sign * self.weights(ids))
+    def _numbers(self, ids: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Price, score and weight of these clients; no weights where nobody needs them."""
+        weights = np.empty(0) if self.weights is None else self.weights(ids)
+        return self.prices(ids), self.scores(ids), weights
+
+    def _count(self, *numbers: FloatArray) -> None:
+        for total, added in zip(self.totals, numbers, strict=True):
+            sums.add(total, added)
 
     def _touch(self, ids: IntArray) -> None:
         if self.line is not None:
