@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import kvib
-from kvib import metrics
 from kvib.journal import Logged
 from kvib.plan import Perfect, _crossing, plan
 from kvib.replay import replay
@@ -99,25 +98,23 @@ def test_nobody_falls_below_perfect(procedure):
     assert (off.mean(axis=0) > -0.1).all()
 
 
-def test_perfect_with_the_right_price_is_the_oracle():
+@pytest.mark.parametrize("priced", [False, True])
+def test_perfect_with_the_right_value_is_the_oracle(priced):
     """Everybody heard, the same norms again, silence: the minimum that the solver finds."""
     rng = np.random.default_rng(5)
     pi, q = rng.lognormal(0, 1.5, 30), rng.uniform(0.3, 1, 30)
-    cohort = kvib.Cohort(
-        ids=np.arange(30), count=np.ones(30), expected=np.ones(30), weight=np.ones(30)
-    )
-    heard = kvib.Cohort(
-        ids=cohort.ids, count=cohort.count, expected=1 / q, weight=cohort.weight, response=q
-    )  # every answer counts once
-    perfect = Perfect(1.0)
+    prices = rng.uniform(0.5, 4, 30) if priced else None
+    most = prices.sum() if priced else 30
+    ids, one = np.arange(30), np.ones(30)
+    heard = kvib.Cohort(ids=ids, count=one, expected=1 / q, weight=one, response=q)  # once each
+    perfect, offer = Perfect(1.0, prices), Offer(ids, prices, 8.0)
     perfect.learn(heard, pi)
-    offer = Offer(cohort.ids, None, 8.0)
     for K in (0.5, 3, 12, 29):
         costs, rest = perfect.costs(heard, pi, offer, K)
-        p = metrics.optimal_probabilities(pi / np.sqrt(q), K)
+        p = kvib.waterfill(pi / np.sqrt(q), K, cost=prices)
         assert costs.sum() + rest == pytest.approx(norm_part(pi, q, p, 1.0).sum())
-    enough = perfect.costs(heard, pi, offer, 30)[0]
-    assert enough.sum() == pytest.approx((pi**2 * (1 / q - 1)).sum())
+    enough, rest = perfect.costs(heard, pi, offer, most)
+    assert enough.sum() + rest == pytest.approx((pi**2 * (1 / q - 1)).sum())
 
 
 def test_where_a_curve_crosses():
