@@ -9,9 +9,12 @@ from kvib.journal import Logged
 
 
 def world(seed, clients=60, rounds=40, spread=0.7):
-    """Weights [N] and norms [T, N]: heavy tails, drifting clients, all falling with training."""
+    """Weights [N] and norms [T, N]: heavy tails, drifting clients, all falling with training.
+
+    Logarithms of weights and of norms have the deviation `spread`.
+    """
     rng = np.random.default_rng([2024, seed])
-    weights = rng.lognormal(0, 0.7, clients)
+    weights = rng.lognormal(0, spread, clients)
     drift = 0.1 * rng.normal(size=(rounds, clients)).cumsum(axis=0)
     own = spread * rng.normal(size=clients) + drift - 0.03 * np.arange(rounds)[:, None]
     norms = np.exp(own + 0.2 * rng.standard_t(4, size=(rounds, clients)).clip(-6, 6))
