@@ -32,7 +32,7 @@ RIVALS = {
 }
 LOGS = {"K-Vib": kvib.KVib(), "uniform": kvib.Uniform(), "by size": kvib.BySize()}
 PROCEDURES = [kvib.independent, kvib.with_replacement, kvib.pivotal]
-SPREADS = [0.7, 1.0]
+SPREADS = [0.7, 1.0, 1.5]
 
 
 def held(seed: int, log: str, procedure: str, spread: float) -> list[tuple[bool, bool]]:
