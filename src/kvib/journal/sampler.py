@@ -26,7 +26,7 @@ from kvib.sampler import Sampler
 
 REPLAY = 1.0
 """Seconds of work to be done again at opening before a snapshot is due,"""
-SHARE = 0.1
+SHARE = 0.2
 """unless snapshots would take more than this part of the time."""
 _LARGEST = float(np.finfo(np.float32).max)
 
