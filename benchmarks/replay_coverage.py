@@ -22,7 +22,7 @@ from kvib.tally import norm_part
 from tables import Row
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
-from logs import Spy, logged, world
+from logs import Spy, logged, world  # type: ignore[import-not-found]
 
 RIVALS = {
     "forecast": kvib.Forecast(),

@@ -47,7 +47,7 @@ CASES = {
     "Forecast": Case(kvib.Forecast(), largest=7),
 }
 
-PAIRED = {
+PAIRED: dict[str, list[Any]] = {
     "policy": [
         kvib.Uniform(),
         kvib.BySize(),
