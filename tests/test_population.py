@@ -770,3 +770,17 @@ def test_who_rests_is_not_offline():
     for _ in range(20):
         cohort = sampler.draw(available=[0, 1, 2, 3])
     assert cohort.availability.tolist() == [1, 1]
+
+
+def test_a_policy_that_fails_loses_nobody():
+    class Stubborn(kvib.KVib):
+        def reweigh(self, state, ids, weights, ratio):
+            if len(ids):
+                raise RuntimeError("no")
+            return state
+
+    sampler = kvib.Sampler(Stubborn(), [1, 2, 3], 2)
+    with pytest.raises(RuntimeError, match="no"):
+        sampler.reweigh([1], [5])
+    assert len(sampler._urn.index) == 3
+    assert (sampler.probabilities() > 0).all()

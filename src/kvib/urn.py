@@ -186,8 +186,10 @@ class Urn:
         """The weights of these clients change meanwhile."""
         inside = self._inside(ids)
         self._take_out(inside)
-        yield
-        self._put_in(inside)
+        try:
+            yield
+        finally:  # nobody is lost where a policy refuses
+            self._put_in(inside)
 
     def remove(self, ids: IntArray) -> None:
         """They cannot be drawn from now on."""

@@ -26,8 +26,8 @@ def draw_plan(plan: Plan) -> Figure:
         axis.axvline(plan.enough.value, color=COLOURS[1], linewidth=0.8, linestyle="--")
         high = min(plan.enough.high, float(plan.budgets[-1]))
         axis.axvspan(plan.enough.low, high, color=COLOURS[1], alpha=0.1, linewidth=0)
-    axis.set(xscale="log", yscale="log", xlabel="clients per round", ylabel="variance per round")
-    told = f"{plan.names[1]} has today's variance with {plan.enough} clients"
+    axis.set(xscale="log", yscale="log", xlabel="budget of a round", ylabel="variance per round")
+    told = f"{plan.names[1]} has today's variance at a budget of {plan.enough}"
     axis.set_title(f"{told}\n{plan.rounds} rounds, intervals of {plan.level:.0%}", fontsize=9)
     axis.legend(fontsize=7)
     return figure
