@@ -125,17 +125,18 @@ def test_the_simulation_engine_agrees_with_kvibs_simulator(tmp_path):
 
 @pytest.mark.timing
 def test_the_adapters_own_time_is_small(tmp_path):
-    """N = 1,000: the adapter's self-time is below 2 % of a round of the engine.
+    """N = 1,000, a tenth of them per round: its self-time is below 2 % of a round of the engine.
 
     By the clock on the wall, the median of rounds without the first, in which everybody is asked.
-    The clients do next to nothing. With a journal two rounds of fsync come on top.
+    The clients do next to nothing. With a journal two rounds of fsync come on top. With 20 clients
+    a round is two or three of the engine's pauses of 0.1 s, by chance, and the share 1.6 to 2.7 %.
     """
     shares = {}
     with SimulationEngine(tmp_path / "home") as engine:
         for journal in ("false", "true"):
             folder = tmp_path / journal
             settings = (
-                f'rounds=11 clients=1000 budget=20.0 work="linear" journal={journal} '
+                f'rounds=11 clients=1000 budget=100.0 work="linear" journal={journal} '
                 f'folder="{folder}"'
             )
             done = engine.run(APP, 1000, settings)
@@ -148,7 +149,7 @@ def test_the_adapters_own_time_is_small(tmp_path):
             for name, values in times.items():
                 print(name, [round(1000 * value, 1) for value in values])
     assert shares["false"] < 0.02
-    assert shares["true"] < 0.04
+    assert shares["true"] < 0.03
 
 
 def test_the_examples_run_unchanged_on_the_simulation_engine(tmp_path):
