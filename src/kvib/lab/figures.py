@@ -261,6 +261,9 @@ def forecasts_against_budget(given: list[Results]) -> Figure:
             rows = shown.filter(pl.col("label") == label)
             _bars(axis, rows, column, label, colour(label, k))
         axis.set(ylabel=f"mean {column} of a round", xlabel="budget K", xscale="log", yscale="log")
+        budgets = sorted(set(shown["budget"]))
+        axis.set_xticks(budgets, [f"{K:g}" for K in budgets])
+        axis.set_xticks([], minor=True)
     return finish(figure, results)
 
 
