@@ -21,7 +21,7 @@ ZERO = 1023
 """The bucket of scores in (½, 1]."""
 SMALLEST = 2.0**-1000
 """Scores below it count as this: a score of 0 would mean probability 0."""
-CHUNK = 1 << 20
+CHUNK = 1 << 16
 """Clients looked at together when all are."""
 
 Scores = Callable[[IntArray], FloatArray]

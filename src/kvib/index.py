@@ -49,12 +49,16 @@ class Index:
 
     def build(self, ids: IntArray) -> None:
         """These clients, ascending, and nobody else."""
-        self.main.build(ids, self.scores, self.prices)
+        self.totals[0] = _total(self.prices, ids)
         if self.by_weight is not None and self.weights is not None:
             self.by_weight.build(ids, self.weights, self.prices)
-        self.totals[:] = 0.0
-        for low in range(0, len(ids), CHUNK):
-            self._count(*self._numbers(ids[low : low + CHUNK]))
+            self.totals[2] = _total(self.weights, ids)
+        self.rescore(ids)
+
+    def rescore(self, ids: IntArray) -> None:
+        """The same clients; the scores of all have changed, and nothing else has."""
+        self.main.build(ids, self.scores, self.prices)
+        self.totals[1] = _total(self.scores, ids)
         self.line = None
 
     def insert(self, ids: IntArray) -> None:
@@ -201,3 +205,11 @@ class Index:
 def _half(probability: FloatArray) -> FloatArray:
     """1 for those above a half: they toss coins of their own."""
     return np.where(probability > 0.5, 1.0, probability)
+
+
+def _total(numbers: Scores, ids: IntArray) -> FloatArray:
+    """Their sum over these clients, [2]; see `sums.running`."""
+    parts = np.zeros(2)
+    for low in range(0, len(ids), CHUNK):
+        sums.add(parts, numbers(ids[low : low + CHUNK]))
+    return parts

@@ -179,7 +179,7 @@ class Urn:
         if self._learner.epoch == epoch:
             index.change(ids, old)
         else:
-            self.rebuild()
+            index.rescore(self.eligible(np.arange(self._population.count)))
 
     @contextmanager
     def reweighing(self, ids: IntArray) -> Iterator[None]:
@@ -199,11 +199,6 @@ class Urn:
         """They can be drawn again, or now; unless they left or rest."""
         here = ids[self._population.is_here(ids)]
         self._put_in(here[~self._resting.has(here)])
-
-    def rebuild(self) -> None:
-        """The index anew."""
-        if self.index is not None:
-            self.index.build(self.eligible(np.arange(self._population.count)))
 
     def widen(self, room: int) -> None:
         """Room for more clients."""

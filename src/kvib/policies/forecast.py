@@ -22,6 +22,8 @@ SLOWER = 0.1
 """Variance of a slope's step, in units of the trend's."""
 LARGEST_VARIANCE = 2.0
 """Of an offset in a score, exp(mean + variance): beyond it the tail of a normal law is fiction."""
+BLOCK = 1 << 16
+"""Clients scored at once at a refit, so that what is computed on the way stays in the cache."""
 
 
 class ForecastState(NamedTuple):
@@ -277,7 +279,8 @@ def _refitted(state: ForecastState, t: int) -> ForecastState:
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))
     state = state._replace(slope=state.slope + common, spread=max(spread, 0.1 * noise, 1e-3))
     everybody = np.flatnonzero(state.features[0])  # not what is kept free for newcomers
-    _score(state, everybody, t)
+    for low in range(0, len(everybody), BLOCK):
+        _score(state, everybody[low : low + BLOCK], t)
     return state._replace(level=float(state.log_score[everybody].max()))
 
 
