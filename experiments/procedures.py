@@ -26,10 +26,15 @@ import numpy as np
 import kvib
 from kvib import metrics
 from kvib.lab.runs import ENGINES, FORMAT, Machine, environment, make_task
-from kvib.lab.variances import LEARNING
+from kvib.lab.variances import DRAWS, LEARNING, MEMORY
 from kvib.randomness import generator
 from kvib.sim import LocalSGD, SoftmaxRegression
 from kvib.sim.local import plan
+
+EXACT_SIZE = (kvib.pivotal, kvib.neighbours, kvib.balanced)
+ALONE = {"independent": kvib.independent, **dict(zip(DRAWS, EXACT_SIZE, strict=True))}
+BESIDE_MEMORY = (kvib.independent, kvib.neighbours, kvib.balanced)
+WITH_MEMORY = dict(zip(MEMORY, BESIDE_MEMORY, strict=True))
 
 
 def updates_of(engine: Any, model: Any, task: Any, ids: Any, seed: int, t: int) -> Any:
@@ -60,14 +65,9 @@ def measure(
     def variance(procedure: kvib.Procedure, A: Any) -> float:
         return noise(sampler, procedure, A, t, draws)
 
-    rows = {
-        "independent": variance(kvib.independent, gram),
-        "pivotal": variance(kvib.pivotal, gram),
-        "balanced": variance(kvib.balanced, gram),
-        "difference": variance(kvib.independent, rest),
-        "difference, balanced": variance(kvib.balanced, rest),
-    }
-    return {**rows, "beta": memory.beta, "full step": float(gram.sum())}
+    alone = {way: variance(procedure, gram) for way, procedure in ALONE.items()}
+    both = {way: variance(procedure, rest) for way, procedure in WITH_MEMORY.items()}
+    return {**alone, **both, "beta": memory.beta, "full step": float(gram.sum())}
 
 
 def gram_of(sampler: kvib.Sampler, U: Any, engine: Any) -> Any:
@@ -106,7 +106,7 @@ def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
             row = {"round": t, **measure(sampler, memory, U, engine, t, options.draws)}
             if learner is not None:
                 rest = left(learner, learner.remembered, U, engine)
-                for way, procedure in zip(LEARNING, (kvib.independent, kvib.balanced), strict=True):
+                for way, procedure in zip(LEARNING, BESIDE_MEMORY, strict=True):
                     row[way] = noise(learner, procedure, rest, t, options.draws)
             yield row
             del U

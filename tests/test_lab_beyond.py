@@ -66,7 +66,7 @@ def test_less_noise(tmp_path):
     finding = goals.less_noise("difference", 0.9)([found])  # a closed form: nothing to doubt
     assert (finding.measured, finding.reason) == ("0.800", "one run; exact")
     assert "10% of the variance" in goals.little_to_save(found)  # 2 / 20
-    assert "0.59" in goals.both_alone(found)
+    assert "0.59" in goals.both_alone("balanced")(found)
 
 
 def test_never_worse(tmp_path):
@@ -83,15 +83,15 @@ def test_never_worse(tmp_path):
 def test_a_memory_that_only_watches_says_so(tmp_path):
     """Rows of a policy that learns from what it leaves are open until they are measured."""
     watched = loaded(tmp_path, learning=False)
-    assert watched.ways == variances.WAYS
+    assert watched.ways == (*variances.DRAWS, *variances.MEMORY)
     for way in variances.LEARNING:
         for ask in (watched.ratio, lambda way: watched.window(way, 10)):
-            with pytest.raises(AbsentError, match=f"hold no {way}; make them with --learning"):
+            with pytest.raises(AbsentError, match=f"hold no {way}; measure again, with --learning"):
                 ask(way)
     assert goals.never_worse([watched]).reason.endswith(goals.WATCHING)
     both = loaded(tmp_path)
     assert goals.never_worse([both]).reason.endswith("but for “learning”")
-    assert goals.less_noise(variances.LEARNING[1], 0.5)([both]).verdict == REACHED
+    assert goals.less_noise("difference, balanced, learning", 0.5)([both]).verdict == REACHED
 
 
 # Rounds at the best learning rate

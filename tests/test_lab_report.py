@@ -23,6 +23,7 @@ from kvib.lab import (  # noqa: E402
     seeds,
     tables,
     toy,
+    variances,
 )
 from kvib.lab.claims import NOT, PARTLY, REPRODUCED  # noqa: E402
 from kvib.lab.report import page  # noqa: E402
@@ -131,10 +132,11 @@ def plausible(given, best=0.9):
 
 def drawn_otherwise(folder, task, rounds=40, learning=True, more=None, **factors):
     """A file as `experiments/procedures.py` writes it; factors of the variance of each way."""
-    ways = {"pivotal": 0.9, "balanced": 0.7, "difference": 0.8, "difference, balanced": 0.5}
+    ways = {"pivotal": 0.9, "neighbours": 0.7, "balanced": 0.7, "difference": 0.8}
+    ways |= {"difference, neighbours": 0.5, "difference, balanced": 0.5}
     ways |= {"independent": 1.0, "full step": 2.0} | factors
     if learning:
-        ways |= {"difference, learning": 0.75, "difference, balanced, learning": 0.45}
+        ways |= {f"{way}, learning": 0.9 * ways[way] for way in variances.MEMORY}
     options = {"task": task, "seed": 0, "budget": 20.0, "draws": 800, "learning_rate": 0.1}
     options |= {"batch_size": 20, "epochs": 1, "learning": learning}
     about = {

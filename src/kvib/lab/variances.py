@@ -11,12 +11,15 @@ from kvib.cohort import FloatArray, IntArray
 from kvib.lab import tables
 from kvib.lab.tables import AbsentError
 
-WAYS = ("pivotal", "balanced", "difference", "difference, balanced")
+DRAWS = ("pivotal", "neighbours", "balanced")
 """Compared with independent draws; all with the same probabilities and the same updates."""
-LEARNING = ("difference, learning", "difference, balanced, learning")
+MEMORY = ("difference", "difference, neighbours", "difference, balanced")
+"""The same of what a memory leaves to be sampled."""
+LEARNING = tuple(f"{way}, learning" for way in MEMORY)
 """Likewise, with a policy that learns from what the memory leaves: `procedures.py --learning`."""
-MONTE_CARLO = ("pivotal", "balanced", "difference, balanced", "difference, balanced, learning")
-"""Those without a closed form."""
+WAYS = (*DRAWS, *MEMORY, *LEARNING)
+EXACT = ("difference", "difference, learning")
+"""Those with a closed form; for the others it is a Monte Carlo."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Variances:
     @property
     def ways(self) -> tuple[str, ...]:
         """Those that were measured."""
-        return tuple(way for way in (*WAYS, *LEARNING) if way in self.values)
+        return tuple(way for way in WAYS if way in self.values)
 
     def ratio(self, way: str) -> FloatArray:
         """Variance over that of independent draws, in every measured round."""
@@ -45,7 +48,7 @@ class Variances:
     def _check(self, way: str) -> None:
         if way not in self.values:
             raise AbsentError(
-                f"the results of {self.task} hold no {way}; make them with --learning"
+                f"the results of {self.task} hold no {way}; measure again, with --learning"
             )
 
     def window(self, way: str, rounds: int) -> FloatArray:
@@ -91,8 +94,8 @@ def load(path: Path) -> Variances:
         ) from error
     try:
         rows = about.pop("rows")
-        learned = LEARNING if about["options"].get("learning") else ()
-        names = ("independent", *WAYS, *learned, "full step")
+        there = [way for way in WAYS if way in rows[0]]  # files may be older than some ways
+        names = ("independent", *there, "full step")
         values = {name: np.array([row[name] for row in rows]) for name in names}
         return Variances(np.array([row["round"] for row in rows]), values, about)
     except (AttributeError, KeyError, TypeError) as error:
