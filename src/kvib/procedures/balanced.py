@@ -119,7 +119,8 @@ def _neighbours(
         if variables is None:
             return at[rng.permutation(len(at))]
         x = variables[at] - variables[at].mean(axis=0)
-        axis = np.linalg.svd(x, full_matrices=False)[2][0]
+        axis = np.linalg.eigh(x.T @ x).eigenvectors[:, -1]
+        axis *= np.sign(axis[np.abs(axis).argmax()])  # either sign is an eigenvector
         return at[np.argsort(x @ axis, kind="stable")]
 
     return duel(expected, rng, order)
