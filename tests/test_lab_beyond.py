@@ -64,7 +64,7 @@ def test_less_noise(tmp_path):
     assert "800 Monte Carlo draws" in finding.reason
     assert goals.less_noise("balanced", 0.73)([found]).verdict == NOT_REACHED
     finding = goals.less_noise("difference", 0.9)([found])  # a closed form: nothing to doubt
-    assert (finding.measured, finding.reason) == ("0.800", "one run; exact")
+    assert (finding.measured, finding.reason) == ("0.800", "one run, 26 rounds of it; exact")
     assert "10% of the variance" in goals.little_to_save(found)  # 2 / 20
     assert "0.59" in goals.both_alone("balanced")(found)
 
@@ -199,12 +199,13 @@ def test_figures_in_choosing():
     at_20 = images.where(budget=20)
     policy = seeds.total(at_20, "Forecast", "variance") / seeds.total(at_20, "uniform", "variance")
     writers = variances.load(RESULTS / "procedures-femnist-400").between(5, 30)
-    procedure, memory, both, pivotal = (
+    procedure, memory, both, pivotal, alike = (
         writers.ratio(way).mean()
-        for way in ("balanced", "difference", "difference, balanced", "pivotal")
+        for way in ("balanced", "difference", "difference, neighbours", "pivotal", "neighbours")
     )
     assert f"all (one run) | {policy[0]:.2f} | {procedure:.2f} | {memory:.2f} |" in text
     assert f"writers are left with {both:.2f}," in text
+    assert f"alike (`neighbours`) takes {1 - alike:.0%}".replace("%", " %") in text
     assert f"(pivotal) takes {1 - pivotal:.0%} there".replace("%", " %") in text
     digits = variances.load(RESULTS / "procedures-femnist-iid")
     procedure, memory = (digits.window(way, 100)[0] for way in ("balanced", "difference"))
