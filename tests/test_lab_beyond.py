@@ -13,7 +13,7 @@ from kvib.lab.experiment import read
 pl = pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
-from kvib.lab import beyond, claims, goals, rates, seeds, tables, variances  # noqa: E402
+from kvib.lab import beyond, claims, figures, goals, rates, seeds, tables, variances  # noqa: E402
 from kvib.lab.goals import NOT_REACHED, ON_AVERAGE, REACHED  # noqa: E402
 from kvib.lab.tables import AbsentError, Results  # noqa: E402
 from test_lab_report import drawn_otherwise, made, plausible  # noqa: E402
@@ -92,6 +92,20 @@ def test_a_memory_that_only_watches_says_so(tmp_path):
     both = loaded(tmp_path)
     assert goals.never_worse([both]).reason.endswith("but for “learning”")
     assert goals.less_noise("difference, balanced, learning", 0.5)([both]).verdict == REACHED
+
+
+def test_a_way_has_one_colour_in_all_panels(tmp_path):
+    """Also where an older file lacks some."""
+    new = loaded(tmp_path)
+    old = variances.Variances(
+        new.rounds, {k: v for k, v in new.values.items() if k != "neighbours"}, new.about
+    )
+    drawn = figures.ways_to_draw([old, new])
+    shades = [{line.get_label(): line.get_color() for line in a.lines} for a in drawn.axes]
+    for way in variances.WAYS:
+        assert shades[0].get(way, shades[1][way]) == shades[1][way]
+    [legend] = drawn.legends
+    assert {text.get_text() for text in legend.get_texts()} == set(variances.WAYS)
 
 
 # Rounds at the best learning rate

@@ -17,7 +17,7 @@ from kvib.lab.rates import TARGET, at_best_rates, best_rate
 from kvib.lab.seeds import rounds_to
 from kvib.lab.summary import measured, settings
 from kvib.lab.tables import Results
-from kvib.lab.variances import Variances
+from kvib.lab.variances import LEARNING, WAYS, Variances
 from kvib.sim.text.partition import tail_sizes
 from kvib.sim.text.tasks import TAIL_SEED
 
@@ -339,14 +339,17 @@ def ways_to_draw(given: list[Variances]) -> Figure:
     """Variance of every way to draw over that of independent draws, a panel per task."""
     figure, axes = panels(len(given), width=3.2)
     for axis, variances in zip(axes, given, strict=True):
-        for k, way in enumerate(variances.ways):
-            axis.plot(variances.rounds, variances.ratio(way), color=f"C{k}", label=way)
+        for way in variances.ways:  # files may lack some: a colour is of a way, not of a place
+            shade, dashes = f"C{WAYS.index(way)}", "--" if way in LEARNING else "-"
+            ratio = variances.ratio(way)
+            axis.plot(variances.rounds, ratio, color=shade, linestyle=dashes, label=way)
         axis.axhline(1, color="black", linewidth=0.6)
         axis.set_title(f"{variances.task}, K = {variances.about['options']['budget']:g}")
-        axis.set(xlabel="round", ylabel="variance / that of independent draws", ylim=(0, None))
+        axis.set(xlabel="round", ylim=(0, None))
+    axes[0].set_ylabel("variance /\nthat of independent draws")
     figure.suptitle("The same probabilities and updates, drawn otherwise\none seed", fontsize=9)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    lines = {line.get_label(): line for axis in axes for line in axis.lines[:-1]}
+    figure.legend(handles=lines.values(), loc="outside lower center", ncols=5, frameon=False)
     return figure
 
 
