@@ -414,8 +414,23 @@ PAPER: dict[str, Drawing] = {
     "femnist-rates-10": Drawing(
         ("femnist-rates-10",), best_rates, "The same with half the budget."
     ),
+    "text-data": Drawing(
+        ("text-agnews-1",), tails, "How many samples the three long tails give to whom."
+    ),
+    **{
+        f"text-agnews-{sigma}": Drawing(
+            (f"text-agnews-{sigma}",), learning, "Fine-tuning a pretrained encoder."
+        )
+        for sigma in (1, 2, 3)
+    },
+    **{
+        f"text-newswire-{sigma}": Drawing(
+            (f"text-newswire-{sigma}",), losses, "Pre-training: loss of the next token."
+        )
+        for sigma in (1, 2, 3)
+    },
 }
-"""Of the paper, without the text tasks."""
+"""Of the paper."""
 
 BEYOND: dict[str, Drawing] = {
     "beyond-synthetic": Drawing(
@@ -451,23 +466,4 @@ BEYOND: dict[str, Drawing] = {
 }
 """Of kvib's own samplers."""
 
-TEXT: dict[str, Drawing] = {
-    "text-data": Drawing(
-        ("text-agnews-1",), tails, "How many samples the three long tails give to whom."
-    ),
-    **{
-        f"text-agnews-{sigma}": Drawing(
-            (f"text-agnews-{sigma}",), learning, "Fine-tuning a pretrained encoder."
-        )
-        for sigma in (1, 2, 3)
-    },
-    **{
-        f"text-newswire-{sigma}": Drawing(
-            (f"text-newswire-{sigma}",), losses, "Pre-training: loss of the next token."
-        )
-        for sigma in (1, 2, 3)
-    },
-}
-"""Of the paper's text tasks; part of its page once there are results."""
-
-FIGURES = PAPER | BEYOND | TEXT
+FIGURES = PAPER | BEYOND

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from kvib.lab import variances
-from kvib.lab.claims import Claim, Finding, edge, every
+from kvib.lab.claim import Claim, Finding
+from kvib.lab.claims import edge, every
 from kvib.lab.rates import TARGET, at_best_rates
 from kvib.lab.seeds import each, over, ranged, rounds_to, spread, total
 from kvib.lab.tables import AbsentError, Results

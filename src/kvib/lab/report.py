@@ -20,8 +20,7 @@ for the mean; everybody has the unbiased estimator unless it says otherwise. Eac
 def page(results: Path) -> str:
     """The whole page."""
     rows = [claim.row(results) for claim in CLAIMS]
-    text = "| Text experiments (AG News, CC-News) | not run yet | open | | |\n"
-    return "".join([HEAD, *rows, text, *drawn(figures.PAPER, results)])
+    return "".join([HEAD, *rows, *drawn(figures.PAPER, results)])
 
 
 def drawn(drawings: dict[str, figures.Drawing], results: Path) -> list[str]:

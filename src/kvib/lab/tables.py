@@ -96,6 +96,14 @@ class Results:
         rows = [pl.col(name) == value for name, value in values.items()]
         return Results(self.table.filter(*rows), self.about)
 
+    def of(self, *labels: str) -> "Results":
+        """Of these samplers, as if the others had not been asked for."""
+        import polars as pl
+
+        kept = [line for line in self.experiment["samplers"] if line["label"] in labels]
+        about = {**self.about, "experiment": {**self.experiment, "samplers": kept}}
+        return Results(self.table.filter(pl.col("label").is_in(labels)), about)
+
     def check_alike(self) -> None:
         """That every row is of one budget and one learning rate: others are not to be averaged."""
         for name in ("budget", "learning_rate"):

@@ -1,0 +1,71 @@
+"""A claim, the results that can tell, and the verdict."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvib.lab import tables
+from kvib.lab.tables import AbsentError, Results
+
+REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
+BASELINES = ("uniform", "Mabs", "Vrb", "Avare")
+"""Of the paper."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What we saw."""
+
+    measured: str
+    verdict: str
+    reason: str = ""
+
+
+def paired(path: Path) -> Results:
+    """Results of seeds that everybody has played."""
+    return tables.load(path).paired()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, the results that can tell, the judgement, how to read results."""
+
+    says: str
+    where: str
+    needs: tuple[str, ...]
+    judge: Callable[[list[Any]], Finding]
+    command: str
+    read: Callable[[Path], Any] = paired
+
+    def row(self, results: Path) -> str:
+        """Of a table: what was said, what was measured, the verdict, why, the command."""
+        finding = self.finding(results)
+        if finding is None:
+            known = "no" if tables.missing(self.needs, results) else "too few"
+            told = (f"{known} results of {', '.join(self.needs)} yet", "open", "")
+        else:
+            told = (finding.measured, f"**{finding.verdict}**", finding.reason)
+        says = f"{self.says} ({self.where})" if self.where else self.says
+        return f"| {' | '.join((says, *told))} | `{self.command}` |\n"
+
+    def finding(self, results: Path) -> Finding | None:
+        """None where results are missing, or where they cannot tell."""
+        try:
+            return self.judge([self.read(results / need) for need in self.needs])
+        except AbsentError:
+            return None
+
+
+def lowest(values: dict[str, np.ndarray], ours: str) -> str:
+    """Whether one line is below all others: on every seed, on average, or not."""
+    others = [numbers for label, numbers in values.items() if label != ours]
+    if not all(map(len, values.values())):
+        return NOT
+    if all((values[ours] < numbers).all() for numbers in others):
+        return REPRODUCED
+    if all(values[ours].mean() < numbers.mean() for numbers in others):
+        return PARTLY
+    return NOT
