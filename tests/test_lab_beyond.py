@@ -13,7 +13,8 @@ from kvib.lab.experiment import read
 pl = pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
-from kvib.lab import beyond, claims, figures, goals, rates, seeds, tables, variances  # noqa: E402
+from kvib.lab import beyond, figures, goals, rates, seeds, tables, variances  # noqa: E402
+from kvib.lab.claim import paired  # noqa: E402
 from kvib.lab.goals import NOT_REACHED, ON_AVERAGE, REACHED  # noqa: E402
 from kvib.lab.tables import AbsentError, Results  # noqa: E402
 from test_lab_report import drawn_otherwise, made, plausible  # noqa: E402
@@ -190,9 +191,7 @@ def test_figures_in_choosing():
     """They are those of the committed results."""
     text = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
     long, short, plain, images, runs = (
-        claims.paired(RESULTS / f"{name}")
-        if name != "beyond-femnist-400"
-        else tables.load(RESULTS / name)
+        paired(RESULTS / f"{name}") if name != "beyond-femnist-400" else tables.load(RESULTS / name)
         for name in (
             "beyond-synthetic-500",
             "beyond-synthetic",

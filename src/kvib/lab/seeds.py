@@ -1,5 +1,8 @@
 """Numbers of every seed of a sampler, and what a few seeds can tell."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import polars as pl
 
@@ -97,7 +100,7 @@ def listed(values: dict[str, np.ndarray], form: str = ".3g", done: str = "reache
     return "; ".join(f"{label} {spread(numbers, form, done)}" for label, numbers in values.items())
 
 
-def count(values: dict[str, np.ndarray]) -> str:
+def count(values: Mapping[Any, np.ndarray]) -> str:
     """How many there were."""
     many = max(map(len, values.values()))
     return "one seed" if many == 1 else f"{many} seeds"

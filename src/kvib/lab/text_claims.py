@@ -25,13 +25,15 @@ def ends(results: Results, labels: Sequence[str]) -> dict[str, np.ndarray]:
     return {label: total(results, label, "train_loss", since=last) for label in labels}
 
 
-def reached(results: Results, label: str, targets: np.ndarray) -> np.ndarray:
-    """Rounds until the training loss, straight between measurements, is at the target of each
-    seed, [seeds]; infinite where it never is."""
-    rows = results.where(label=label).table.drop_nulls("train_loss").sort("round")
+def reached(
+    results: Results, label: str, targets: np.ndarray, column: str = "train_loss"
+) -> np.ndarray:
+    """Rounds until a loss, straight between measurements, is at the target of each seed, [seeds];
+    infinite where it never is."""
+    rows = results.where(label=label).table.drop_nulls(column).sort("seed", "round")
     found = []
     for target, (_, run) in zip(targets, rows.group_by("seed", maintain_order=True), strict=True):
-        rounds, losses = (run[name].to_numpy().astype(float) for name in ("round", "train_loss"))
+        rounds, losses = (run[name].to_numpy().astype(float) for name in ("round", column))
         below = np.flatnonzero(losses <= target)
         if not len(below):
             found.append(np.inf)
@@ -41,24 +43,32 @@ def reached(results: Results, label: str, targets: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
+def judged(faster: np.ndarray) -> str:
+    """Whether it is about twice as fast, a little faster, or not."""
+    return REPRODUCED if faster.mean() >= 1.8 else PARTLY if faster.mean() >= 1.2 else NOT
+
+
+def sooner(first: np.ndarray, T: float) -> str:
+    """When K-Vib was where the others end."""
+    if not np.isfinite(first).all():
+        return f"K-Vib gets there with {np.isfinite(first).sum()} of {len(first)} seeds"
+    return f"K-Vib is there after {spread(first, '.0f')}, {spread(T / first, '.2f')} times as fast"
+
+
 def twice(given: list[Results]) -> Finding:
     """How much sooner K-Vib is where the best of the others ends."""
     [results] = given
-    theirs = ends(results, THEIRS)
-    ours = ends(results, ["K-Vib"])
+    theirs, ours = ends(results, THEIRS), ends(results, ["K-Vib"])
     best = min(theirs, key=lambda label: float(theirs[label].mean()))
     if not np.isfinite(theirs[best]).all():
         raise AbsentError("none of the others finished")
-    T = float(results.measured("train_loss")[-1])
+    T = int(results.measured("train_loss")[-1])
     first = reached(results, "K-Vib", theirs[best])
-    faster = float((T / first).mean())
     return Finding(
-        f"training loss after {T:.0f} rounds: {listed(theirs | ours, '.3f', 'finished')}; K-Vib is "
-        f"where the best of the others, {best}, ends after {spread(first, '.0f')} rounds "
+        f"training loss after {T} rounds: {listed(theirs | ours, '.3f', 'finished')} "
         f"({count(ours)})",
-        REPRODUCED if faster >= 1.8 else PARTLY if faster >= 1.2 else NOT,
-        f"{spread(T / first, '.2f')} times as fast; between measurements the loss is taken to fall "
-        "in a straight line",
+        judged(T / first),
+        f"the best of the others is {best}; {sooner(first, T)}",
     )
 
 
@@ -93,6 +103,37 @@ def grows(given: list[Results]) -> Finding:
     )
 
 
+def own_rates(given: list[Results]) -> Finding:
+    """When K-Vib at its best learning rate is where uniform ends at its own."""
+    [results] = given
+    last = int(results.measured("loss")[-1])
+    labels = ("uniform", "K-Vib")
+    known = {label: by_rate(results, label, last) for label in labels}
+    best = {label: min(known[label], key=lambda r: known[label][r].mean()) for label in labels}
+    target = known["uniform"][best["uniform"]]
+    first = reached(results.where(learning_rate=best["K-Vib"]), "K-Vib", target, "loss")
+    told = []
+    for label in labels:
+        each = (spread(losses, ".3f", "finished") for losses in known[label].values())
+        told.append(f"{label} {', '.join(each)}")
+    rates = ", ".join(f"{rate:g}" for rate in known["uniform"])
+    return Finding(
+        f"test loss after {last} rounds with η = {rates}: {'; '.join(told)} "
+        f"({count(known['uniform'])})",
+        judged(last / first),
+        f"uniform is best with η = {best['uniform']:g}; with η = {best['K-Vib']:g} "
+        f"{sooner(first, last)}",
+    )
+
+
+def by_rate(results: Results, label: str, last: int) -> dict[float, np.ndarray]:
+    """The last test loss with every learning rate, [seeds]."""
+    rates = sorted(results.experiment["local"]["learning_rates"])
+    return {
+        rate: total(results.where(learning_rate=rate), label, "loss", since=last) for rate in rates
+    }
+
+
 def of_task(task: str, name: str) -> tuple[Claim, ...]:
     """The same claims of both tasks."""
     needs = tuple(f"text-{task}-{tail}" for tail in TAILS)
@@ -104,6 +145,9 @@ def of_task(task: str, name: str) -> tuple[Claim, ...]:
                   command.format(need), compared)
             for tail, need in zip(TAILS, needs, strict=True)
         ),
+        Claim("(the same with σ = 2 where both have their own best learning rate, few rounds)",
+              f"{name}, not in the paper", (f"text-rates-{task}",), own_rates,
+              f"kvib run experiments/pilots/text-rates-{task}.toml --device cuda"),
         Claim("baselines improve on uniform a little at most, some are worse", name, needs,
               marginal, every, compared),
         Claim("K-Vib's gain goes with the differences between clients", name, needs, grows,
