@@ -3,7 +3,7 @@
 Only this file knows which of the two it has. Rows are the updates of some clients, [m, d].
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -13,6 +13,8 @@ from kvib.cohort import FloatArray
 from kvib.randomness import generator
 
 Rows = Any
+WIDE = 2**26
+"""Numbers of which there is ever a second copy, in double precision: half a gigabyte."""
 
 
 def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
@@ -30,7 +32,8 @@ def dots(a: Rows, b: Rows) -> FloatArray:
     if is_numpy(a):
         products: FloatArray = np.einsum("ij,ij->i", a, b, dtype=np.float64)
         return products
-    return np.asarray(to_numpy((double(a) * double(b)).sum(1)))
+    parts = [to_numpy((double(a[at]) * double(b[at])).sum(1)) for at in _blocks(a)]
+    return np.concatenate([np.empty(0), *parts])
 
 
 def gram(rows: Rows) -> FloatArray:
@@ -41,8 +44,18 @@ def gram(rows: Rows) -> FloatArray:
 
 def doubled(weight: FloatArray, rows: Rows) -> Any:
     """Σ weight_i row_i, [d], in double precision."""
-    wide = double(rows)
-    return like(wide, weight) @ wide
+    total = double(rows[:0]).sum(0)
+    for at in _blocks(rows):
+        wide = double(rows[at])
+        total += like(wide, weight[at]) @ wide
+    return total
+
+
+def _blocks(rows: Rows) -> Iterator[slice]:
+    """Rows of which a copy in double precision does no harm; of one row it has to be."""
+    m, d = rows.shape
+    step = max(1, WIDE // max(1, d))
+    return (slice(low, low + step) for low in range(0, m, step))
 
 
 def plus(total: Any, part: Any) -> Any:
@@ -117,14 +130,16 @@ def sketch(rows: Rows, size: int) -> FloatArray:
     a count sketch, one pass and no matrix.
     """
     m, d = rows.shape
-    rows = floating(rows)
-    signed = rows * _signs(rows, size)  # exact in any precision; sums are not
-    whole = d // size * size
-    wide = double(rows[:0]).dtype
-    parts = signed[:, :whole].reshape(m, d // size, size).sum(1, dtype=wide)
-    short = np.zeros((m, size))
-    short[:, : d - whole] = to_numpy(signed[:, whole:])
-    return np.asarray(to_numpy(parts), dtype=np.float64) + short
+    whole, wide = d // size * size, double(rows[:0]).dtype
+    sums = np.zeros((m, size))
+    for at in _blocks(rows):
+        some = floating(rows[at])
+        signed = some * _signs(some, size)  # exact in any precision; sums are not
+        sums[at, : d - whole] = to_numpy(signed[:, whole:])
+        sums[at] += to_numpy(
+            signed[:, :whole].reshape(len(some), d // size, size).sum(1, dtype=wide)
+        )
+    return sums
 
 
 _last_signs: tuple[Any, Any] = (None, None)

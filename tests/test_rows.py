@@ -1,0 +1,41 @@
+"""The algebra of updates in blocks, so that large ones have no second copy."""
+
+import numpy as np
+import pytest
+
+from kvib import rows
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("tensor", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize(("m", "d"), [(0, 7), (1, 7), (5, 7), (5, 3), (6, 40)])
+def test_blocks_do_not_change_what_is_computed(monkeypatch, tensor, m, d):
+    rng = np.random.default_rng(m + d)
+    a, b = (tensor(rng.normal(size=(m, d)).astype(np.float32)) for _ in range(2))
+    weight = rng.random(m)
+    whole = rows.norms(a), rows.dots(a, b), rows.sketch(a, 4), rows.doubled(weight, a)
+    monkeypatch.setattr(rows, "WIDE", 2 * d)  # two rows at a time
+    parts = rows.norms(a), rows.dots(a, b), rows.sketch(a, 4), rows.doubled(weight, a)
+    for one, other in zip(whole[:3], parts[:3], strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(parts[3], whole[3], rtol=1e-12, atol=1e-14)
+    assert parts[3].shape == (d,)
+    assert str(parts[3].dtype).endswith("float64")
+
+
+def test_no_copy_of_everything(monkeypatch):
+    """At most a few blocks beside the updates."""
+    monkeypatch.setattr(rows, "WIDE", 100)
+    largest = 0
+    plain = rows.double
+
+    def watched(array):
+        nonlocal largest
+        largest = max(largest, int(np.prod(array.shape)))
+        return plain(array)
+
+    monkeypatch.setattr(rows, "double", watched)
+    a = torch.ones(50, 40)
+    rows.norms(a), rows.sketch(a, 8), rows.doubled(np.ones(50), a)
+    assert 0 < largest <= 100
