@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from kvib.lab.experiment import Run, read
 from kvib.lab.pool import play_all
 from kvib.lab.runs import Machine, Outcome, check
-from kvib.sim.engines.engine import SLOWLY, MemoryShortError
+from kvib.sim.engines.engine import SLOWLY
 
 
 def main() -> None:
@@ -75,31 +75,23 @@ def main() -> None:
         many = options.processes
         return play_all(some, options.runs, machine, processes=many, stop_after=left, report=report)
 
-    def alone(run: Run) -> Outcome:
-        """Said at once; a run that does not fit is no reason to end the others."""
-        try:
-            [end] = played([run])
-        except MemoryShortError as error:
-            print(f"{run.experiment.name}/{run.name}: {error}", flush=True)
-            return Outcome(0, finished=False)
-        tell(run, end)
-        return end
-
     try:
-        ends = [alone(run) for run in runs] if options.processes == 1 else played(runs)
+        if options.processes == 1:  # each is told of at once
+            ends = [tell(run, *played([run])) for run in runs]
+        else:
+            ends = [tell(run, end) for run, end in zip(runs, played(runs), strict=True)]
     except UserWarning as error:  # --require-graphs
         sys.exit(str(error))
-    if options.processes > 1:
-        for run, end in zip(runs, ends, strict=True):
-            tell(run, end)
     finished = sum(end.finished for end in ends)
     print(f"{time.monotonic() - begin:.0f} s: {finished} of {len(runs)} runs are finished")
 
 
-def tell(run: Run, end: Outcome) -> None:
+def tell(run: Run, end: Outcome) -> Outcome:
     """How a run went."""
-    said = f"{end.rounds} rounds, {end.seconds:.0f} s" + (f", {end.diverged}" * bool(end.diverged))
+    why = next((f", {why}" for why in (end.diverged, end.short) if why), "")
+    said = f"{end.rounds} rounds, {end.seconds:.0f} s{why}"
     print(f"{run.experiment.name}/{run.name}: {said}", flush=True)
+    return end
 
 
 if __name__ == "__main__":

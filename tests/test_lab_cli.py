@@ -248,6 +248,31 @@ def test_diverged_runs_are_told(here, tmp_path):
     assert last.endswith("8 runs of 3 rounds")
 
 
+FULL = """
+from dataclasses import dataclass
+import kvib
+
+@dataclass(frozen=True)
+class Full(kvib.Uniform):
+    def observe(self, state, cohort, feedback):
+        if cohort.round < 2:
+            return state
+        raise RuntimeError("CUDA out of memory. Tried to allocate 5 GiB")
+"""
+
+
+def test_runs_without_room_are_told_when_the_others_are_played(here, tmp_path):
+    (here / "experiments/full.py").write_text(FULL)
+    line = '{label = "large", policy = "full.py:Full", procedure = "independent"}'
+    both = f'samplers=[{line}, {{label = "small", policy = "KVib"}}]'
+    words = ("--set", both, *LITTLE, "--out", tmp_path / "runs")
+    done = tiny.kvib("run", "experiments/tiny.toml", *words, cwd=here)
+    (here / "experiments/full.py").unlink()
+    assert done.returncode == 2
+    assert "memory was short for 2 of 4 runs; CUDA out of memory" in " ".join(done.stderr.split())
+    assert len(list((tmp_path / "runs").rglob("rounds.parquet"))) == 2
+
+
 LIGHT = """
 import sys
 sys.modules.update(dict.fromkeys(["polars", "matplotlib", "torch"]))

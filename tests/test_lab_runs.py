@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kvib.lab import tables
 from kvib.lab.pool import play_all
 from kvib.lab.runs import Machine, Outcome, check, outcome, play
 from kvib.lab.tables import KEYS, collect, load, read_rounds
+from kvib.sim import LinearEngine
 from kvib.sim.records import RAGGED, SCALARS
 
 pl = pytest.importorskip("polars")
@@ -334,6 +336,51 @@ def test_a_run_that_fails_says_so(tmp_path, processes):
     with pytest.raises(ValueError, match="seen enough"):
         play_all(runs, tmp_path / "runs", ONE, processes=processes)
     assert not any(outcome(tmp_path / "runs/tiny" / run.name, run).finished for run in runs[:1])
+
+
+FULL = """
+import os
+""" + FAILING.replace("cohort.round == 2", "cohort.round == 2 and 'FULL' in os.environ").replace(
+    'ValueError("seen enough")', 'RuntimeError("CUDA out of memory. 5 GiB")'
+)
+TWO = """samplers=[
+    {label = "large", policy = "failing.py:Failing", procedure = "independent"},
+    {label = "small", policy = "Uniform", procedure = "independent"},
+]"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_without_room_does_not_end_the_others(tmp_path, monkeypatch, processes):
+    monkeypatch.setenv("FULL", "yes")
+    (tmp_path / "failing.py").write_text(FULL)
+    runs = list(tiny.experiment(tmp_path, TWO).runs())
+    ends = play_all(runs, tmp_path / "runs", ONE, processes=processes)
+    for run, end in zip(runs, ends, strict=True):
+        small = run.sampler.label == "small"
+        assert end.finished == small
+        assert end.short == (None if small else "CUDA out of memory. 5 GiB")
+    monkeypatch.delenv("FULL")
+    again = play_all(runs, tmp_path / "runs", ONE, processes=2)
+    assert all(end.finished and end.short is None for end in again)
+
+
+def test_an_engine_goes_before_the_next_comes(tmp_path, monkeypatch):
+    """For the same task and training it stays; two would hold the memory of two."""
+    alive, most = weakref.WeakSet(), []
+
+    class Watched(LinearEngine):
+        def __init__(self, *given):
+            alive.add(self)
+            most.append(len(alive))
+            super().__init__(*given)
+
+    monkeypatch.setattr(lab_runs, "LinearEngine", Watched)
+    monkeypatch.setattr(lab_runs, "_engines", {})
+    rates = "local.learning_rates=[0.01, 0.02]"
+    runs = list(tiny.experiment(tmp_path, rates, "seeds=[0]").runs())
+    play_all(runs, tmp_path / "runs", ONE)
+    assert len(runs) == 4
+    assert most == [1, 1]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -19,6 +19,7 @@ import tiny  # noqa: E402
 from kvib.lab import runs  # noqa: E402
 from kvib.sim import LocalSGD, Simulation, prepared  # noqa: E402
 from kvib.sim.engines import sequential  # noqa: E402
+from kvib.sim.engines.batched import BatchedTrainer  # noqa: E402
 from kvib.sim.engines.engine import MemoryShortError  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
 from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
@@ -454,6 +455,17 @@ def test_out_of_memory_names_the_setting(batched, monkeypatch):
     wanted = r"lower batch_size \(now 4\), or memory \(now 1.6e\+10" if batched else "batch_size"
     with pytest.raises(MemoryShortError, match=wanted):
         engine.updates(engine.initial(0), batches)
+
+
+def test_out_of_memory_is_no_reason_to_train_slowly(monkeypatch):
+    """A device that others have filled says nothing about the module."""
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 14 MiB")
+
+    monkeypatch.setattr(BatchedTrainer, "_gradients", full)
+    with pytest.raises(MemoryShortError, match=r"lower batch_size \(now 4\), or memory"):
+        TorchEngine(language(), LOCAL, batched=True)
 
 
 def test_pythia_has_the_size_of_its_name():

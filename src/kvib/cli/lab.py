@@ -256,6 +256,11 @@ def _play(
     for one, end in zip(runs, ends, strict=True):
         if end.diverged is not None:
             say(f"{one.name}: {end.diverged}")
+    short = [end.short for end in ends if end.short]
+    if short:
+        raise ValueError(
+            f"{given.name}: memory was short for {len(short)} of {len(runs)} runs; {short[0]}"
+        )
     if finished < len(runs):
         say(f"{given.name}: {finished} of {len(runs)} runs are finished; the same command goes on")
         return

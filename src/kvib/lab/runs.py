@@ -1,5 +1,6 @@
 """One run of an experiment: a folder that says what it is, goes on where it was, and ends once."""
 
+import gc
 import json
 import math
 import os
@@ -7,7 +8,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +28,7 @@ from kvib.sim import (
     Task,
     prepared,
 )
-from kvib.sim.engines.engine import Engine
+from kvib.sim.engines.engine import Engine, MemoryShortError, memory_short
 from kvib.sim.engines.make import check_device
 
 FORMAT = 1
@@ -66,6 +67,8 @@ class Outcome:
     """What the simulation said when training left the numbers, and in which round."""
     seconds: float = 0.0
     """Of playing, over all starts."""
+    short: str | None = None
+    """What the engine said when memory was short: the run can go on where there is more."""
 
 
 def play(
@@ -92,14 +95,19 @@ def play(
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.json", {"format": FORMAT, "label": run.sampler.label, **run.config()})
     _write(folder / "environment.json", _starts(folder, {**environment(machine), **_how(run)}))
-    simulation = _simulation(run, machine)
     diverged = None
     try:
+        simulation = _simulation(run, machine)
         left = deadline - time.monotonic()
         for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
             report(record.round + 1)
     except DivergedError as error:
         diverged = str(error).partition(";")[0]  # what follows is of the checkpoint, removed below
+    except (MemoryShortError, RuntimeError) as error:
+        if not memory_short(error):
+            raise
+        _engines.clear()  # it holds what the next run may need
+        return replace(done or Outcome(0, finished=False), short=str(error).splitlines()[0])
     rounds = len(simulation.records)
     finished = diverged is not None or rounds >= run.experiment.rounds
     seconds = float(np.nansum([list(laps.values()) for laps in simulation.seconds]))
@@ -207,7 +215,7 @@ def _simulation(run: Run, machine: Machine) -> Simulation:
         kind = "linear" if isinstance(task.model, SoftmaxRegression) else "torch"
     return Simulation(
         task,
-        ENGINES[kind](task, local, machine, experiment.precision),
+        _engine(kind, task, local, machine, experiment.precision),
         sampler,
         local,
         run.server(),
@@ -226,12 +234,10 @@ def make_task(name: str, folder: Path | None) -> Task:
     return prepared.make_task(str(file) if file is not None and file.exists() else name)
 
 
-@lru_cache(maxsize=2)
 def _linear(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
     return LinearEngine(task, local, machine.threads)
 
 
-@lru_cache(maxsize=1)  # two would hold the memory of two
 def _torch(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
     import torch
 
@@ -239,10 +245,10 @@ def _torch(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Eng
 
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
+    torch.cuda.empty_cache()  # of the last engine: other processes may need it
     return TorchEngine(task, local, machine.device or "cpu", precision, memory=machine.memory)
 
 
-@lru_cache(maxsize=1)  # workers of a run that is over would keep the room of the next
 def _ray(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
     from kvib.sim.engines.ray_engine import RayEngine, Workers
 
@@ -260,6 +266,17 @@ ENGINES: dict[str, Callable[[Task, LocalSGD, Machine, str], Engine]] = {
     "torch": _torch,
     "ray": _ray,
 }
+_engines: dict[Any, Engine] = {}
+"""The last one, for all runs that can use it."""
+
+
+def _engine(kind: str, *given: Any) -> Engine:
+    """The last engine goes before the next comes: two would hold the memory and workers of two."""
+    if (kind, *given) not in _engines:
+        _engines.clear()
+        gc.collect()  # recorded steps and their engine hold each other
+        _engines[kind, *given] = ENGINES[kind](*given)
+    return _engines[kind, *given]
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

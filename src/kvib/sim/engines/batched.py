@@ -81,6 +81,8 @@ class BatchedTrainer:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "There is a performance drop")  # a loop inside
                 alike = self._gradients(self._anchor.repeat(2, 1), probe, mask)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, UserWarning, ValueError) as error:
             why = str(error).splitlines()[0]
             return f"torch.func.vmap cannot take the module or its loss ({why})"

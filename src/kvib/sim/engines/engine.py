@@ -123,3 +123,9 @@ SLOWLY = "clients train slowly"
 
 class MemoryShortError(ValueError):
     """Local training does not fit into memory; says what to lower."""
+
+
+def memory_short(error: Exception) -> bool:
+    """Whether that is what an error is about: torch's own names differ by device."""
+    words = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryShortError) or any(w in str(error).lower() for w in words)

@@ -19,6 +19,7 @@ from kvib.sim.engines.engine import (
     Summed,
     Usual,
     check_precision,
+    memory_short,
 )
 from kvib.sim.engines.flat import FlatModule, on_device, prepared
 from kvib.sim.engines.sequential import Loss, SequentialTrainer
@@ -86,7 +87,9 @@ class TorchEngine(Usual):
         if together:
             room = min(self.chunk, len(task))
             trainer = BatchedTrainer(self.flat, self.loss, local, self.x, self.y, room)
-            why = trainer.cannot()
+            self._batched = trainer
+            with self._memory(2):
+                why = trainer.cannot()
             self._batched = None if why else trainer
             self._tell(why)
         self._block = max(1, min(2048, int(memory / 4 / outputs)))
@@ -151,8 +154,7 @@ class TorchEngine(Usual):
         try:
             yield
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            said = str(error).lower()
-            if not any(words in said for words in ("out of memory", "can't allocate memory")):
+            if not memory_short(error):
                 raise
             fewer = f"memory (now {self.memory:g} bytes, up to {self.chunk} clients together)"
             if self._batched is None or together == 1:
