@@ -22,6 +22,7 @@ from kvib.sim.engines.flat import prepared as as_input
 from kvib.sim.engines.torch_engine import TorchEngine
 from kvib.sim.local import Batches, LocalSGD, plan
 from kvib.sim.models import make
+from tables import head, markdown
 
 
 class PlainLoop:
@@ -68,19 +69,6 @@ def all_norms(engine: TorchEngine, trainer: Any, model: Any, local: LocalSGD, N:
         updates = trainer.updates(model, plan(engine.task.train, ids, local, 0, 0))
         norms.append(engine.norms(updates))
     return np.concatenate(norms)
-
-
-def markdown(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Without the libraries that a GPU machine may not have."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-
-    def shown(value: Any) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    lines += ["| " + " | ".join(shown(row.get(n, "–")) for n in names) + " |" for row in rows]
-    head = ", ".join(f"{name} {value}" for name, value in about.items())
-    return f"{head}.\n\n" + "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -154,7 +142,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "gpu.json"
     path.write_text(json.dumps({"environment": about, "results": rows}, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(about, rows))
+    path.with_suffix(".md").write_text(head(about) + markdown(rows))
     print(f"written to {path} and .md")
 
 

@@ -1,4 +1,7 @@
-"""Tables of results: printed, and written as JSON and Markdown with their environment."""
+"""Tables of results: printed, and written as JSON and Markdown with their environment.
+
+rich and numba are imported where they are needed: a GPU machine may not have them.
+"""
 
 import json
 import os
@@ -6,14 +9,14 @@ import platform
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import kvib
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Row = dict[str, Any]
 Results = dict[str, list[Row]]
@@ -23,14 +26,20 @@ def shown(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def markdown(title: str, rows: list[Row]) -> str:
-    names = list(rows[0])
-    lines = [f"### {title}", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    lines += ["| " + " | ".join(shown(row[name]) for name in names) + " |" for row in rows]
+def markdown(rows: list[Row]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines += ["| " + " | ".join(shown(row.get(n, "–")) for n in names) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
+def head(about: Row) -> str:
+    return ", ".join(f"{name} {value}" for name, value in about.items()) + ".\n\n"
+
+
 def environment() -> Row:
+    import numba
+
     return {
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "kvib": kvib.__version__,
@@ -42,8 +51,10 @@ def environment() -> Row:
     }
 
 
-def print_table(title: str, rows: list[Row], console: Console) -> None:
+def print_table(title: str, rows: list[Row], console: "Console") -> None:
     """Columns that are empty in all rows are left out."""
+    from rich.table import Table
+
     names = [n for n in rows[0] if any(r[n] != "–" for r in rows)]
     table = Table(title=title, title_justify="left")
     for name in names:
@@ -56,14 +67,20 @@ def print_table(title: str, rows: list[Row], console: Console) -> None:
 
 def publish(path: Path, about: Row, results: Results) -> None:
     """Print, and write to path.json and path.md."""
+    from rich.console import Console
+
     console = Console(width=170)
     for title, rows in results.items():
         print_table(title, rows, console)
+    write(path, about, results)
+
+
+def write(path: Path, about: Row, results: Results) -> None:
+    """To path.json and path.md."""
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {"environment": about, "results": results}
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     path.with_suffix(".json").write_text(text)
-    head = ", ".join(f"{name} {value}" for name, value in about.items())
-    sections = "\n".join(markdown(title, rows) for title, rows in results.items())
-    path.with_suffix(".md").write_text(f"{head}.\n\n{sections}")
-    console.print(f"written to {path}.json and {path}.md")
+    sections = "\n".join(f"### {title}\n\n{markdown(rows)}" for title, rows in results.items())
+    path.with_suffix(".md").write_text(head(about) + sections)
+    print(f"written to {path}.json and {path}.md")

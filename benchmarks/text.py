@@ -11,7 +11,6 @@ computed twice. The rate is measured on the same device: a product of two large 
 
 import argparse
 import itertools
-import json
 import platform
 import sys
 import time
@@ -34,6 +33,7 @@ from kvib.sim.models import make
 from kvib.sim.text import Classifier, NextToken, tail_sizes
 from kvib.sim.text.models import PYTHIA_70M
 from kvib.sim.text.tasks import next_token_task
+from tables import write
 
 MINILM = {
     "model_type": "bert",
@@ -230,14 +230,11 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         "torch": torch.__version__,
         "kvib": kvib.__version__,
     }
-    options.out.mkdir(parents=True, exist_ok=True)
     for row in results["next token"]:
         said = f"{row['way']}: {row['batch']} blocks of {row['length']} tokens a step"
         print(f"{said}: {row['share of the bf16 rate']:.1%} of the bf16 rate")
-    whole = {"environment": about, "results": results}
-    (options.out / "text.json").write_text(json.dumps(whole, indent=1) + "\n")
-    print(f"written to {options.out / 'text.json'}")
-    return whole
+    write(options.out / "text", about, results)
+    return {"environment": about, "results": results}
 
 
 def shapes(config: dict[str, Any]) -> list[Any]:
