@@ -89,6 +89,16 @@ def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Ge
         m = left
 
 
+def _in_order(at: IntArray, variables: FloatArray | None, rng: np.random.Generator) -> IntArray:
+    """Along the direction in which clients differ most; without variables at random."""
+    if variables is None:
+        return at[rng.permutation(len(at))]
+    x = variables[at] - variables[at].mean(axis=0)
+    axis = np.linalg.eigh(x.T @ x).eigenvectors[:, -1]
+    axis *= np.sign(axis[np.abs(axis).argmax()])  # either sign is an eigenvector
+    return at[np.argsort(x @ axis, kind="stable")]
+
+
 def _balanced(
     expected: FloatArray, rng: np.random.Generator, variables: FloatArray | None = None
 ) -> IntArray:
@@ -96,7 +106,7 @@ def _balanced(
     order = np.flatnonzero((p > 0) & (p < 1))
     if len(order) == 0:
         return p.astype(np.int64)
-    order = order[rng.permutation(len(order))]
+    order = _in_order(order, variables, rng)  # what cannot be kept is traded between neighbours
     whole, part = whole_and_part(float(p[order].sum()), len(order))
     inverse = np.divide(1.0, expected, out=np.zeros_like(p), where=expected > 0)
     columns = [np.ones(len(p))]  # p/p: the size of the cohort, given up last
@@ -114,23 +124,14 @@ def _balanced(
 def _neighbours(
     expected: FloatArray, rng: np.random.Generator, variables: FloatArray | None = None
 ) -> IntArray:
-    def order(at: IntArray) -> IntArray:
-        """Along the direction in which clients differ most; without variables at random."""
-        if variables is None:
-            return at[rng.permutation(len(at))]
-        x = variables[at] - variables[at].mean(axis=0)
-        axis = np.linalg.eigh(x.T @ x).eigenvectors[:, -1]
-        axis *= np.sign(axis[np.abs(axis).argmax()])  # either sign is an eigenvector
-        return at[np.argsort(x @ axis, kind="stable")]
-
-    return duel(expected, rng, order)
+    return duel(expected, rng, lambda at: _in_order(at, variables, rng))
 
 
 balanced = Procedure("balanced", _balanced, uses_variables=True)
 """The cube method: exactly K clients whose Σ x/p is close to Σ x for every variable x.
 
 Deville and Tillé, "Efficient balanced sampling: the cube method", 2004; flights of d + 1 clients
-as in Chauvet and Tillé, 2006.
+as in Chauvet and Tillé, 2006, who are neighbours as in Grafström and Tillé, 2013.
 """
 
 neighbours = Procedure("neighbours", _neighbours, uses_variables=True)
