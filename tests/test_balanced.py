@@ -276,6 +276,24 @@ def test_sketches_make_estimates_better():
     assert errors[kvib.balanced] < errors[kvib.pivotal] / 3
 
 
+def test_neighbours_stand_in_for_each_other(monkeypatch):
+    """What goes with a variable in another way than straight is not kept, but traded between
+    clients that are alike: at most a third of what flights in random order leave (measured 0.2).
+    """
+    known = np.linspace(-1, 1, 60)[:, None]
+    p, x = np.full(60, 0.2), np.cos(5 * known[:, 0])
+
+    def noise():
+        rng = np.random.default_rng(0)
+        cohorts = [kvib.balanced(p, rng, variables=known) for _ in range(2000)]
+        return np.mean([(x[c.ids].sum() / 0.2 - x.sum()) ** 2 for c in cohorts])
+
+    ordered = noise()
+    module = sys.modules["kvib.procedures.balanced"]  # the procedure has the name of its file
+    monkeypatch.setattr(module, "_in_order", lambda at, _, rng: at[rng.permutation(len(at))])
+    assert ordered < noise() / 3
+
+
 @BOTH
 def test_resume_equals_straight_run(procedure, tmp_path):
     rng = np.random.default_rng(0)

@@ -1,0 +1,5 @@
+"""`python -m kvib`: the command line."""
+
+from kvib.cli import main
+
+main()
