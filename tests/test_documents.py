@@ -30,6 +30,22 @@ def test_speed_in_the_readme():
     assert f"{synthetic:.1f} times the fastest peer on Synthetic, {cnn:.2f} times on the" in README
 
 
+def test_speed_of_language_models():
+    text = results("text")
+    share = {row["batch"]: row for row in text["next token"] if row["way"] == "kvib, bf16"}
+    few, many = (f"{share[batch]['share of the bf16 rate'] * 100:.0f} %" for batch in (16, 64))
+    assert f"With 64 blocks a step Pythia-70M trains at {many}" in PAGES["speed.md"]
+    assert f"with 16 at {few}" in PAGES["speed.md"]
+    tokens = f"{share[64]['tokens/s'] / 1000:.0f},000 tokens/s"
+    assert f"at {tokens} with batches of 64 blocks, {many} of the rate" in PAGES["text.md"]
+    together = text["classifier"][-1]
+    assert together["way"] == "kvib, batched, bf16"
+    assert f"{together['plain loop in float32 / this']:.0f} times as fast" in PAGES["text.md"]
+    # what was asked for
+    assert share[64]["share of the bf16 rate"] >= 0.2
+    assert together["plain loop in float32 / this"] >= 5
+
+
 def test_results_in_the_readme():
     """They are those of the pages that `kvib report` writes, which other tests compare."""
     table = re.findall(r"^\| ([\w() -]+) \| (\d+ ± \d+) \|$", README, re.MULTILINE)
