@@ -111,8 +111,7 @@ class PlainLoop:
         kind, bf16 = engine.device.type, engine.precision == "bf16"
         for c in range(len(batches.steps)):
             flat.vector.copy_(model)
-            moving = [p for p in flat.parameters if p.requires_grad]
-            optimiser = torch.optim.SGD(moving, lr=engine.local.learning_rate)
+            optimiser = torch.optim.SGD(flat.parameters, lr=engine.local.learning_rate)
             for s in range(batches.first[c], batches.first[c + 1]):
                 end = batches.starts[s] + batches.lengths[s]
                 at = torch.from_numpy(batches.samples[batches.starts[s] : end]).to(model.device)

@@ -9,7 +9,14 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from kvib.sim import ClientData, LinearEngine, LocalSGD, SoftmaxRegression, Task  # noqa: E402
+from kvib.sim import (  # noqa: E402
+    ClientData,
+    LinearEngine,
+    LocalSGD,
+    SoftmaxRegression,
+    Task,
+    models,
+)
 from kvib.sim.engines.engine import SLOWLY  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
 from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
@@ -333,8 +340,25 @@ def test_frozen_and_unused_parameters_stay(make, batched):
     model = start(reference)
     batches = plan(task.train, np.arange(7), local, 0, 0)
     wanted = trained(reference, model, batches)
-    assert (wanted == 0).any(axis=1).all()
     np.testing.assert_allclose(trained(engine, model, batches), wanted, rtol=2e-4, atol=3e-6)
+    outputs = FEATURES * CLASSES + CLASSES
+    if make is Frozen:  # no part of the model, and shared by all clients
+        assert wanted.shape == (7, outputs)
+        assert engine.flat.frozen == FEATURES * FEATURES + FEATURES
+        for seed in (0, 3):
+            engine.initial(seed)
+            now, made = engine.flat.module.features, models.make(task, 0).features
+            assert torch.equal(now.weight, made.weight)
+            assert not torch.equal(engine.initial(seed), engine.initial(seed + 1))
+    else:
+        assert wanted.shape == (7, outputs + 3)
+        assert ((wanted == 0).sum(axis=1) >= 3).all()
+
+
+def test_nothing_to_train():
+    task = module_task(lambda: nn.Linear(FEATURES, CLASSES).requires_grad_(False))
+    with pytest.raises(ValueError, match="no parameter that requires gradients"):
+        TorchEngine(task, LOCALS["prox"])
 
 
 class DoubledInTraining(nn.Linear):

@@ -25,6 +25,7 @@ from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
 from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
 from kvib.sim.local import plan  # noqa: E402
 from kvib.sim.text import (  # noqa: E402
+    Adapted,
     Classifier,
     NextToken,
     Tokens,
@@ -237,9 +238,17 @@ def test_a_damaged_cache(data):
 
 # Training
 
+
+def adapted():
+    """Low-rank adapters beside a frozen encoder."""
+    task = classification()
+    return replace(task, model=Adapted(task.model, rank=2))
+
+
 TASKS = {
     "bert": classification,
     "distilbert": lambda: classification(DISTIL),
+    "adapted": adapted,
     "neox": language,
     "neox, sdpa": lambda: language(attention="sdpa"),
 }
@@ -371,7 +380,7 @@ def simulation(task, memory=16e9, rounds=6, policy=None, **options):
     return Simulation(task, engine, sampler, LOCAL, evaluate_every=2, seed=1)
 
 
-@pytest.mark.parametrize("name", ["bert", "neox"])
+@pytest.mark.parametrize("name", ["bert", "neox", "adapted"])
 def test_language_models_learn(name):
     run = simulation(TASKS[name]())
     losses = [r.loss for r in run.run(9) if not np.isnan(r.loss)]
@@ -402,13 +411,14 @@ def test_a_client_that_diverges_where_updates_are_added_up():
         run.round()
 
 
-@pytest.mark.parametrize("make", [classification, language])
+@pytest.mark.parametrize("make", [classification, adapted, language])
 def test_prepared_files(tmp_path, make):
     task = make()
-    if isinstance(task.model, Classifier):
-        encoder = task.model().encoder
+    if make is not language:
+        encoder = classification().model().encoder
         halves = {n: p.detach().numpy().astype(np.float16) for n, p in encoder.named_parameters()}
-        task = replace(task, model=replace(task.model, weights=halves))
+        model = replace(classification().model, weights=halves)
+        task = replace(task, model=Adapted(model, rank=3) if make is adapted else model)
     prepared.prepare(task, tmp_path / "task.npz")
     again = prepared.read(tmp_path / "task.npz")
     assert again.fingerprint == task.fingerprint
@@ -416,6 +426,38 @@ def test_prepared_files(tmp_path, make):
     model = a.initial(2)
     assert torch.equal(model, b.initial(2))
     assert a.evaluate(model, "test") == pytest.approx(b.evaluate(model, "test"), nan_ok=True)
+
+
+@pytest.mark.parametrize("model", [Classifier(BERT, 4), Classifier(DISTIL, 4), NextToken(NEOX)])
+def test_adapters_begin_as_the_model_and_are_all_that_moves(model):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        whole = model()
+        torch.manual_seed(0)
+        module = Adapted(model, rank=2)()
+    tokens = torch.from_numpy(classification().test[0][:5].astype(np.int64))
+    torch.testing.assert_close(module(tokens), whole(tokens))
+    trained = {n for n, p in module.named_parameters() if p.requires_grad}
+    ends = {"down.weight", "up.weight"}
+    head = {"head.weight", "head.bias"} if isinstance(model, Classifier) else set()
+    assert {".".join(n.split(".")[-2:]) for n in trained - head} == ends
+    layers = [m for m in whole.modules() if isinstance(m, torch.nn.Linear)]
+    assert len(trained - head) == 2 * (len(layers) - 1)  # all but the one of the outputs
+    assert trained >= head
+
+
+def test_adapters_of_no_rank():
+    with pytest.raises(ValueError, match="rank=0: an adapter has at least rank 1"):
+        Adapted(NextToken(NEOX), rank=0)
+
+
+def test_agnews_with_adapters(data):
+    made = agnews(1.0, clients=20, rows=40, length=12, model=small_bert, adapters=2)
+    assert made.name == "agnews-lora-1"
+    engine = TorchEngine(made, LOCAL, batched=True)
+    assert engine.slow == ""
+    assert len(engine.initial(0)) < engine.flat.frozen / 10
+    assert engine.chunk < 16e9 / (12 * engine.flat.frozen)  # activations of what is frozen too
 
 
 def test_a_kind_of_model_that_nobody_knows(tmp_path):

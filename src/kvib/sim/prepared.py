@@ -28,6 +28,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "femnist": femnist.femnist,
     "femnist-400": partial(femnist.femnist, writers=400),
     **{f"agnews-{sigma}": partial(text.agnews, sigma) for sigma in (1, 2, 3)},
+    **{f"agnews-lora-{sigma}": partial(text.agnews, sigma, adapters=8) for sigma in (1, 2, 3)},
     **{f"newswire-{sigma}": partial(text.newswire, sigma) for sigma in (1, 2, 3)},
     **{
         # small enough to be trained together, which only eager attention can be
@@ -106,6 +107,16 @@ def _classifier(model: Any) -> dict[str, Any] | None:
     return {"config": config, "classes": model.classes, "attention": attention}
 
 
+def _adapted(model: Any) -> dict[str, Any] | None:
+    """Of a classifier: nobody adapts what begins at random."""
+    said = _classifier(model.model) if isinstance(model, text.Adapted) else None
+    return None if said is None else {**said, "rank": model.rank, "scale": model.scale}
+
+
+def _adapt(rank: int, scale: float, **classifier: Any) -> text.Adapted:
+    return text.Adapted(text.Classifier(**classifier), rank, scale)
+
+
 def _next_token(model: Any) -> dict[str, Any] | None:
     if not isinstance(model, text.NextToken):
         return None
@@ -118,6 +129,7 @@ MODELS: dict[str, Kind] = {
     ),
     "femnist-cnn": Kind(_cnn, lambda classes, weights: partial(femnist.cnn, classes)),
     "classifier": Kind(_classifier, text.Classifier),
+    "adapted-classifier": Kind(_adapted, _adapt),
     "next-token": Kind(
         _next_token,
         lambda config, attention, weights: text.NextToken(config, attention),

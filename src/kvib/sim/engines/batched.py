@@ -119,8 +119,6 @@ class BatchedTrainer:
         if prox:
             active = mask.amax(dim=1, keepdim=True)
             gradient = gradient + prox * active * (rows - self._anchor)
-        if self.flat.frozen:
-            gradient = gradient * self.flat.moves
         rows.sub_(gradient, alpha=rate)
 
     def _recorded(self, clients: int, width: int) -> _Step:

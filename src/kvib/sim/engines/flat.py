@@ -1,4 +1,4 @@
-"""A torch module whose parameters and float buffers are one vector."""
+"""A torch module of which everything that training changes is one vector."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,16 @@ import torch
 from torch import nn
 
 
+def moving(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
+    """What training changes, by name: parameters that require gradients, and float buffers."""
+    parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    return parameters, {n: b for n, b in module.named_buffers() if b.is_floating_point()}
+
+
 class FlatModule:
     """Views into one vector, so that loading a model and taking an update are single copies.
+
+    Frozen parameters are not in it: all clients share them.
 
     On a CPU the weights of convolutions lie channels last in it, which is how they are fastest;
     `standard` and `internal` translate from and to the order of torch.
@@ -19,8 +27,12 @@ class FlatModule:
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
         self._channels_last = device.type == "cpu"
-        named = dict(self.module.named_parameters())
-        buffers = {n: b for n, b in self.module.named_buffers() if b.is_floating_point()}
+        named, buffers = moving(self.module)
+        if not named:
+            raise ValueError(
+                "the task's module has no parameter that requires gradients: there is nothing to "
+                "train; leave some of them as they were made"
+            )
         self.names, self.buffer_names = list(named), list(buffers)
         self._places = [
             (owner, name, p)
@@ -33,10 +45,8 @@ class FlatModule:
         for tensor, view in zip(tensors, self.split(self.vector), strict=True):
             tensor.data = view
         self.parameters = list(named.values())
-        moves = [torch.full((t.numel(),), float(t.requires_grad)) for t in tensors]
-        self.moves = torch.cat(moves).to(device)
-        """1 where local training changes the vector, 0 for frozen parameters, [d]."""
-        self.frozen = not all(p.requires_grad for p in self.parameters)
+        self.frozen = sum(p.numel() for p in self.module.parameters() if not p.requires_grad)
+        """How many numbers are not in the vector."""
         counters = [b for b in self.module.buffers() if not b.is_floating_point()]
         self._counters = [(b, b.detach().clone()) for b in counters]
 

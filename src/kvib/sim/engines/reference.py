@@ -2,7 +2,7 @@
 
 import torch
 
-from kvib.sim.engines.flat import on_device, prepared, seeded
+from kvib.sim.engines.flat import moving, on_device, prepared, seeded
 from kvib.sim.engines.torch_engine import TorchEngine
 from kvib.sim.local import Batches
 from kvib.sim.models import make
@@ -16,8 +16,7 @@ class ReferenceEngine(TorchEngine):
         rows, train = [], self.task.train
         for c in range(len(batches.steps)):
             module = make(self.task, seed=0).train()
-            parameters = list(module.parameters())
-            floats = [b for b in module.buffers() if b.is_floating_point()]
+            parameters, floats = (list(named.values()) for named in moving(module))
             with torch.no_grad():
                 for tensor, start in zip(
                     [*parameters, *floats], self.flat.split(model), strict=True

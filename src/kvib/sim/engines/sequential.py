@@ -52,7 +52,7 @@ class SequentialTrainer:
         self.graphs = wanted and not draws(flat.module)
         self.why_eager = ""
         """Why steps could not be recorded."""
-        self._own = [p for p in flat.parameters if p.requires_grad]
+        self._own = flat.parameters
         self._anchor: list[torch.Tensor] = []
         self._steps: dict[int, _Step] = {}
         self._pool: Any = None
@@ -116,9 +116,7 @@ class SequentialTrainer:
 
     def _keep_anchor(self, model: torch.Tensor) -> None:
         """Where the round starts, always at the same place: graphs hold addresses."""
-        starts = self.flat.split(model)[: len(self.flat.parameters)]
-        pairs = zip(starts, self.flat.parameters, strict=True)
-        fresh = [start for start, p in pairs if p.requires_grad]
+        fresh = self.flat.split(model)[: len(self._own)]
         if not self._anchor:
             self._anchor = [start.clone() for start in fresh]
         for kept, start in zip(self._anchor, fresh, strict=True):

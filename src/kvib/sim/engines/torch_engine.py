@@ -21,7 +21,7 @@ from kvib.sim.engines.engine import (
     check_precision,
     memory_short,
 )
-from kvib.sim.engines.flat import FlatModule, on_device, prepared
+from kvib.sim.engines.flat import FlatModule, moving, on_device, prepared
 from kvib.sim.engines.sequential import Loss, SequentialTrainer
 from kvib.sim.local import Batches, LocalSGD
 from kvib.sim.models import make
@@ -41,6 +41,8 @@ class TorchEngine(Usual):
 
     On a CPU clients train one after another, with channels last for images: batching them over
     clients loses there. On a GPU the clients of a round train together (`BatchedTrainer`).
+    Parameters that require no gradient are of the task, not of the model: all clients share them,
+    and they are those of a module made with seed 0.
 
     Args:
         task: what to train.
@@ -81,8 +83,10 @@ class TorchEngine(Usual):
         outputs = 3 * 4 * self._outputs()  # bytes: of a sample, twice more for their gradient
         large = len(self.flat.vector) >= LARGE
         together = batched if batched is not None else self.device.type == "cuda" and not large
-        # a client's update, its copy of the model, its gradient, and activations of similar size
+        # A client's update, its copy of the model, its gradient, and activations: of similar size
+        # as the model, and thrice that of frozen layers, which nothing else would make room for.
         client = 6 * 4 * len(self.flat.vector) + together * outputs * local.batch_size
+        client += together * 3 * 4 * self.flat.frozen
         self.chunk = max(1, int(memory / client))
         if together:
             room = min(self.chunk, len(task))
@@ -116,10 +120,8 @@ class TorchEngine(Usual):
         """A fresh model, the same on every device; the last one is kept, large ones take long."""
         kept, vector = self._initial
         if kept != seed:
-            module = make(self.task, seed)
-            floats = [b for b in module.buffers() if b.is_floating_point()]
-            tensors = [t.detach().float().to(self.device) for t in (*module.parameters(), *floats)]
-            vector = self.flat.join(tensors)
+            parts = [t for named in moving(make(self.task, seed)) for t in named.values()]
+            vector = self.flat.join([t.detach().float().to(self.device) for t in parts])
             self._initial = seed, vector
         return vector.clone()
 

@@ -137,6 +137,41 @@ def classifier(
     return ClassifierModule(encoder, said.hidden_size, classes)
 
 
+HEADS = ("head", "embed_out", "lm_head")
+"""Layers that make the outputs: of what they are, not adapted."""
+
+
+class LowRank(nn.Module):
+    """x ↦ Wx + s·B(Ax), W frozen. B begins at 0, so that the layer begins as it was.
+
+    Hu et al., "LoRA: low-rank adaptation of large language models", 2021.
+    """
+
+    def __init__(self, whole: nn.Linear, rank: int, scale: float) -> None:
+        super().__init__()
+        self.whole, self.scale = whole, scale
+        self.down = nn.Linear(whole.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, whole.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer, and what was learned beside it."""
+        out: torch.Tensor = self.whole(x) + self.scale * self.up(self.down(x))
+        return out
+
+
+def adapted(module: nn.Module, rank: int, scale: float) -> nn.Module:
+    """Everything frozen but adapters and a classifier's head."""
+    module.requires_grad_(False)
+    for owner in list(module.modules()):
+        for name, layer in list(owner.named_children()):
+            if isinstance(layer, nn.Linear) and name not in HEADS:
+                setattr(owner, name, LowRank(layer, rank, scale))
+    if isinstance(module, ClassifierModule):
+        module.head.requires_grad_(True)
+    return module
+
+
 def _load(encoder: nn.Module, weights: Mapping[str, Array]) -> None:
     names = {name: tensor.shape for name, tensor in encoder.named_parameters()}
     missing = sorted(names.keys() - weights.keys())

@@ -9,6 +9,7 @@ from kvib.sim.data import Array, ClientData
 from kvib.sim.task import Task
 from kvib.sim.text import cache, corpora
 from kvib.sim.text.models import (
+    Adapted,
     Classifier,
     Model,
     NextToken,
@@ -29,6 +30,7 @@ def agnews(
     rows: int | None = 20_000,
     length: int = 64,
     model: str | Callable[[], Classifier] = "minilm",
+    adapters: int = 0,
 ) -> Task:
     """AG News, four classes, dealt out in a long tail.
 
@@ -38,8 +40,10 @@ def agnews(
         rows: training documents; None for all there are.
         length: tokens of a document, cut or padded.
         model: "minilm", a model of the hub ("distilbert-base-uncased"), or what makes one.
+        adapters: of this rank are trained beside the frozen encoder; 0: all of it is trained.
     """
-    classifier = pretrained(model, CLASSES) if isinstance(model, str) else model()
+    whole = pretrained(model, CLASSES) if isinstance(model, str) else model()
+    classifier = Adapted(whole, adapters) if adapters else whole
     arrays = _kept(f"agnews-bert-{length}", corpora.AG_NEWS, lambda: _agnews(length))
     check_vocabulary(classifier, int(arrays["vocabulary"]))
     n = len(arrays["y"]) if rows is None else _enough(rows, len(arrays["y"]), "rows")
@@ -47,7 +51,8 @@ def agnews(
     at = deal(len(arrays["y"]), sizes, TAIL_SEED)
     train = ClientData(arrays["x"][at], arrays["y"][at].astype(np.int64), sizes)
     test = (np.array(arrays["test_x"]), arrays["test_y"].astype(np.int64))
-    return Task(f"agnews-{sigma:g}", train, test, classifier, CLASSES)
+    name = f"agnews-lora-{sigma:g}" if adapters else f"agnews-{sigma:g}"
+    return Task(name, train, test, classifier, CLASSES)
 
 
 def _agnews(length: int) -> Arrays:
