@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -76,13 +75,6 @@ def test_an_experiment_of_your_own_has_a_table_and_a_figure(here, tmp_path):
     done = kvib("figure", "tiny", "--out", tmp_path, "--formats", "png", cwd=here)
     assert done.stdout == f"{tmp_path}/tiny.png\n"
     assert (tmp_path / "tiny.png").stat().st_size > 5000
-
-
-def test_as_a_module():
-    words = [sys.executable, "-m", "kvib", "list", "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "-m kvib list" in done.stdout
 
 
 def test_run_again_and_stopped(here, tmp_path):

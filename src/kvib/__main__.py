@@ -1,5 +1,0 @@
-"""`python -m kvib`: the command line."""
-
-from kvib.cli import main
-
-main()
