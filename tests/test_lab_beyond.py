@@ -214,11 +214,12 @@ def test_figures_in_choosing():
     writers = variances.load(RESULTS / "procedures-femnist-400").between(5, 30)
     procedure, memory, both, pivotal, alike = (
         writers.ratio(way).mean()
-        for way in ("balanced", "difference", "difference, neighbours", "pivotal", "neighbours")
+        for way in ("balanced", "difference", "difference, balanced", "pivotal", "neighbours")
     )
     assert f"all (one run) | {policy[0]:.2f} | {procedure:.2f} | {memory:.2f} |" in text
     assert f"writers are left with {both:.2f}," in text
     assert f"alike (`neighbours`) takes {1 - alike:.0%}".replace("%", " %") in text
+    assert f"neighbours too (`balanced`), {1 - procedure:.0%}".replace("%", " %") in text
     assert f"(pivotal) takes {1 - pivotal:.0%} there".replace("%", " %") in text
     digits = variances.load(RESULTS / "procedures-femnist-iid")
     procedure, memory = (digits.window(way, 100)[0] for way in ("balanced", "difference"))
