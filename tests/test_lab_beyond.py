@@ -268,6 +268,17 @@ def test_the_table_of_a_federation(tmp_path):
     assert rows[5].startswith("| 5 | recommended | – | 1.36 |")
 
 
+def test_the_table_of_what_was_played(tmp_path):
+    given = read(ROOT / "experiments/beyond-femnist-400.toml")
+    few = pl.col("label").is_in(["K-Vib", "Forecast"]) & (pl.col("budget") == 5)
+    made(tmp_path, given, plausible(given).filter(few))
+    rows = beyond.federation(tables.load(tmp_path / given.name)).splitlines()[2:]
+    assert [row.split(" | ")[1:4] for row in rows] == [
+        ["K-Vib", "–", "1.00"],
+        ["Forecast", "–", "1.18"],  # 1.3 and 1.1 of the first, made so
+    ]
+
+
 def test_notes_in_result_files_are_told(tmp_path):
     """Once above the figures, for all that share one, and with every figure."""
     drawn_otherwise(tmp_path, "synthetic")

@@ -30,10 +30,14 @@ COLUMNS = (
 
 
 def federation(results: Results) -> str:
-    """A table of means over the run (accuracy and loss: over its last tenth), seeds together."""
+    """A table of means over the run (accuracy and loss: over its last tenth), seeds together.
+
+    Of what was played: the line below it names the rest.
+    """
     rows = []
     for K in results.table["budget"].unique().sort():
         part = results.where(budget=K)
+        part = part.of(*part.table["label"].unique())
         noise = _mean(part, "uniform", "variance")
         regret = _mean(part, "K-Vib", "regret")
         for label in part.labels:
@@ -49,6 +53,8 @@ def federation(results: Results) -> str:
 
 def _mean(results: Results, label: str, column: str) -> float:
     """Over measured rounds and seeds; NaN where there are none."""
+    if label not in results.labels:
+        return np.nan
     values = per_seed(results, label, column, pl.col(column).mean())
     return float(np.mean(values.astype(np.float64)))
 
