@@ -38,7 +38,9 @@ def reached(
         if not len(below):
             found.append(np.inf)
             continue
-        at = max(int(below[0]), 1)
+        at = int(below[0])
+        if at == 0:
+            raise AbsentError("the target is where training begins: nobody learned")
         found.append(np.interp(-target, -losses[at - 1 : at + 1], rounds[at - 1 : at + 1]))
     return np.array(found)
 

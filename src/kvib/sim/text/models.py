@@ -89,8 +89,8 @@ class Classifier:
 class Adapted:
     """Another model, frozen, with a low-rank adapter beside every matrix of its layers (LoRA).
 
-    Only adapters and a classifier's head are trained, sent and remembered: a hundredth of MiniLM,
-    so that hundreds of clients train together.
+    Only adapters and a classifier's head are trained, sent and remembered: 1.5 % of MiniLM, so that
+    more clients train together.
 
     Args:
         model: what is adapted.
