@@ -47,6 +47,8 @@ COLOURS = {
     "Forecast, pivotal": "#41ab5d",
     "recommended": "#d62728",
 }
+DASHES = {"recommended": (0, (4, 2))}
+"""Lines that often lie on another, which is seen between the dashes."""
 Draw = Callable[[list[Any]], Figure]
 
 
@@ -94,11 +96,11 @@ def colour(label: str, k: int) -> Any:
 
 
 def seeds_of(table: pl.DataFrame) -> str:
-    """How many seeds the lines stand for."""
+    """What lines and bands stand for."""
     counts = table.group_by("label").agg(pl.col("seed").n_unique())["seed"].to_list()
     low, high = min(counts), max(counts)
     many = f"{high} seeds" if low == high else f"{low} to {high} seeds"
-    return "1 seed" if high == 1 else many
+    return "one seed" if high == 1 else f"mean ± standard deviation of {many}"
 
 
 def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = False) -> None:
@@ -119,7 +121,8 @@ def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = Fals
             continue
         std = np.nan_to_num(rows["std"].cast(pl.Float64).to_numpy())
         shade = colour(label, k)
-        axis.plot(x, mean, color=shade, linewidth=1.2, label=label)
+        dashes = DASHES.get(label, "-")
+        axis.plot(x, mean, color=shade, linewidth=1.2, linestyle=dashes, label=label)
         low = mean - std
         if axis.get_yscale() == "log":  # no place for what is not positive
             low = np.maximum(low, 0.3 * mean)
@@ -129,8 +132,8 @@ def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = Fals
 
 def finish(figure: Figure, results: Results, legend: int = 0) -> Figure:
     """Title with the number of seeds, the legend of one panel for all."""
-    told, many = results.experiment["title"], seeds_of(results.table)
-    figure.suptitle(f"{told}\nmean ± standard deviation of {many}", fontsize=9)
+    told = f"{results.experiment['title']}\n{seeds_of(results.table)}"
+    figure.suptitle(told, fontsize=9)
     handles, labels = figure.axes[legend].get_legend_handles_labels()
     columns = min(6, len(labels))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
@@ -170,7 +173,9 @@ def training(other: str, label: str) -> Draw:
     def drawing(given: list[Results]) -> Figure:
         [results] = given
         figure, (train, beside) = panels(2, width=4.2)
-        train.set(ylabel="training loss", yscale="log")
+        known = results.table["train_loss"].drop_nulls().to_numpy()
+        decades = len(known) > 0 and known.max() > 10 * known.min()
+        train.set(ylabel="training loss", yscale="log" if decades else "linear")
         beside.set(ylabel=label)
         curves(train, results, "train_loss")
         curves(beside, results, other)
