@@ -4,9 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import kvib
+from kvib.lab import tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -44,6 +46,43 @@ def test_speed_of_language_models():
     # what was asked for
     assert share[64]["share of the bf16 rate"] >= 0.2
     assert together["plain loop in float32 / this"] >= 5
+
+
+def test_language_models_in_a_long_tail():
+    """Rounds are those of the claims, seconds and adapters those of the result files."""
+    rows = [row for row in PAGES["reproduction.md"].splitlines() if "when our own samplers" in row]
+    found = [re.findall(r"σ = (\d), (\S+) after (\d+): Forecast (\w+).*?; recommended (\w+)", row)
+             for row in rows]  # fmt: skip
+    (_, _, news), (one, two, news_wire) = found
+    assert [best for _, best, *_ in found[0]] == [best for _, best, *_ in found[1]]
+    assert [best for _, best, *_ in found[0]] == ["K-Vib", "K-Vib", "Vrb"]
+    assert [ours for *_, ours, _ in found[0][:2]] == ["reached", "reached"]  # by 0 of 1 seeds
+    assert "reached by 1" not in rows[0]
+    text = PAGES["text.md"]
+    assert f"| AG News, of {news[2]} | newswire, of {news_wire[2]} |" in text
+    assert f"| σ = 1 | never | {one[3]} with Forecast, {one[4]} with recommended |" in text
+    assert f"| σ = 2 | never | {two[3]}, {two[4]} |" in text
+    assert f"| σ = 3 | {news[3]}, {news[4]} | {news_wire[3]}, {news_wire[4]} |" in text
+    for page in (README, PAGES["choosing.md"]):
+        assert f"after {news[3]} rounds" in page
+        assert f"ends after {news[2]} on AG News, after {news_wire[3]} of {news_wire[2]} in" in page
+    runs = tables.load(ROOT / "results/text-agnews-3").about["runs"]
+    forecast, vrb, kvib = (
+        f"{runs[f'{name}_K25_lr0.002_seed0']['seconds']:.0f} s"
+        for name in ("forecast", "vrb", "k-vib")
+    )
+    told = f"{forecast} of the H200 with Forecast, {vrb} with Vrb, {kvib} with K-Vib"
+    assert told in text
+
+
+def test_adapters():
+    ends = tables.load(ROOT / "results/text-lora-agnews").table.filter(pl.col("round") == 30)
+    for label in ("uniform", "recommended"):
+        own = ends.filter(pl.col("label") == label).sort("learning_rate")["loss"]
+        assert f"| {label} | {' | '.join(f'{loss:.3f}' for loss in own)} |" in PAGES["text.md"]
+    ends = tables.load(ROOT / "results/text-rates-agnews").table.filter(pl.col("round") == 30)
+    best = dict(ends.group_by("label").agg(pl.col("loss").min()).iter_rows())
+    assert f"uniform {best['uniform']:.3f}, K-Vib {best['K-Vib']:.3f}." in PAGES["text.md"]
 
 
 def test_results_in_the_readme():
