@@ -14,17 +14,19 @@ import pytest
 
 import kvib
 from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
-from kvib.sim.engines.engine import Summed
-from kvib.sim.engines.ray_engine import NobodyError, RayEngine, Workers
+from kvib.sim.engines import ray_engine
+from kvib.sim.engines.engine import SLOWLY, MemoryShortError, NobodyError, Summed
+from kvib.sim.engines.ray_engine import RayEngine, Workers, _Actor, _LostError, _Worker
 from kvib.sim.local import plan
 
 LOCAL = LocalSGD(0.02, batch_size=64)
 TASK = synthetic()
 
 
-def simulation(engine, **options):
+def simulation(engine, coefficients=kvib.unbiased, exact_every=0, **options):
     sampler = kvib.Sampler(kvib.KVib(rounds=20), TASK.weights, 10, seed=3, **options)
-    return Simulation(TASK, engine, sampler, LOCAL, seed=1, evaluate_every=2)
+    how = {"coefficients": coefficients, "exact_every": exact_every}
+    return Simulation(TASK, engine, sampler, LOCAL, seed=1, evaluate_every=2, **how)
 
 
 # Without Ray
@@ -47,17 +49,92 @@ class Forgetful(LinearEngine):
 
 
 @pytest.mark.filterwarnings("ignore:.*did not answer")
-def test_silent_clients_with_and_without_sums():
+@pytest.mark.parametrize("coefficients", [kvib.unbiased, kvib.self_normalised])
+def test_silent_clients_with_and_without_sums(coefficients):
     """A guard wants to see every update, a plain sampler only their sum: the same round."""
-    runs = [simulation(Forgetful(TASK, LOCAL), guard=guard) for guard in (None, kvib.Guard(1e9))]
-    summed, single = ([run.round() for _ in range(3)] for run in runs)
-    for a, b in zip(summed, single, strict=True):
-        assert a.ids.tolist() == b.ids.tolist()
+    runs = [
+        simulation(Forgetful(TASK, LOCAL), coefficients, guard=guard)
+        for guard in (None, kvib.Guard(1e9))
+    ]
+    for t in range(3):
+        alike = simulation(LinearEngine(TASK, LOCAL)).sampler  # draws as these two
+        for run in runs[0].records:
+            alike.update(alike.draw(), run.norms)
+        model, cohort = runs[0].model, alike.draw()
+        a, b = (run.round() for run in runs)
+        assert a.ids.tolist() == b.ids.tolist() == cohort.ids.tolist()
         assert np.isnan(a.norms).tolist() == np.isnan(b.norms).tolist()
         assert np.isnan(a.norms).any()
         np.testing.assert_allclose(a.norms, b.norms, rtol=1e-6)
         assert a.step_norm == pytest.approx(b.step_norm, rel=1e-5)
+        updates = LinearEngine(TASK, LOCAL).updates(
+            model, plan(TASK.train, cohort.ids, LOCAL, seed=1, round=t)
+        )
+        heard = [None if np.isnan(n) else u for n, u in zip(a.norms, updates, strict=True)]
+        wanted = kvib.estimate(cohort, heard, coefficients)
+        assert a.step_norm == pytest.approx(np.linalg.norm(wanted), rel=1e-5)
     np.testing.assert_allclose(runs[0].model, runs[1].model, rtol=1e-5, atol=1e-7)
+
+
+class Far(LinearEngine):
+    """In process, but only sums come back; clients of the first calls are lost."""
+
+    remote, losing = True, 0
+
+    def summed(self, model, batches, coefficients):
+        norms, total = super().summed(model, batches, coefficients)
+        if self.losing:
+            self.losing -= 1
+            lost = batches.part(np.array([0]))
+            total = total - coefficients[0] * self.updates(model, lost)[0]
+            norms[0] = math.nan
+        return Summed(norms, total)
+
+
+@pytest.mark.filterwarnings("ignore:.*did not answer")
+@pytest.mark.parametrize("estimator", [None, kvib.Difference()])
+def test_exact_metrics_of_clients_far_away(estimator):
+    """Also with a memory, and where some are lost and trained again."""
+    far, near = Far(TASK, LOCAL), LinearEngine(TASK, LOCAL)
+    runs = [simulation(e, exact_every=1, estimator=estimator) for e in (far, near)]
+    for t in range(3):
+        far.losing = t if estimator is None else 0
+        a, b = (run._everybody(t, with_gram=False) for run in runs)
+        np.testing.assert_allclose(a.norms, b.norms, rtol=1e-5)
+        assert a.total == pytest.approx(b.total, rel=1e-5)
+        a, b = (run.round() for run in runs)
+        assert a.variance == pytest.approx(b.variance, rel=1e-5)
+
+
+def test_clients_that_are_lost_again_and_again_did_not_diverge():
+    far = Far(TASK, LOCAL)
+    far.losing = 99
+    with pytest.raises(NobodyError, match="client 0 was lost 5 times in round 0, and exact"):
+        simulation(far, exact_every=1).round()
+
+
+def test_a_worker_trains_as_many_together_as_fit():
+    class Small(LinearEngine):
+        together = 0
+
+        def updates(self, model, batches):
+            self.together = max(self.together, len(batches.steps))
+            return super().updates(model, batches)
+
+    worker = _Worker(TASK, LOCAL, Small)
+    worker.engine.chunk = 3
+    model, batches = worker.initial(0), plan(TASK.train, np.arange(10), LOCAL, 0, 0)
+    found = worker.updates(model, batches)
+    assert worker.engine.together == 3
+    np.testing.assert_allclose(found, LinearEngine(TASK, LOCAL).updates(model, batches), rtol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:1"])
+def test_devices_of_workers(device):
+    with pytest.raises(ValueError, match=f"device '{device}': workers of Ray are on cpu, or"):
+        Workers.on(device)
+    assert Workers.on("cuda").gpus == 1
+    assert Workers.on(None) == Workers.on("cpu") == Workers()
 
 
 def test_parts_of_batches():
@@ -276,6 +353,111 @@ def test_a_round_in_which_nobody_answers_is_begun_again(cluster, tmp_path, metho
 
 
 @slow
+def test_cores_that_others_hold(cluster, monkeypatch):
+    """Workers that cannot start get no clients; when they can, they do."""
+    import ray
+
+    @ray.remote(num_cpus=1)
+    class Holder:
+        def here(self):
+            return True
+
+    monkeypatch.setattr(ray_engine, "STARTING", 20.0)
+    holder = Holder.remote()
+    ray.get(holder.here.remote())
+    engine = RayEngine(TASK, LOCAL)
+    run = simulation(engine)
+    begin = time.monotonic()
+    for _ in range(3):
+        assert not np.isnan(run.round().norms).any()
+    assert time.monotonic() - begin < 40  # waited once
+    assert len(engine._actors) == 4
+    assert len(engine._gather()) == 3
+    ray.kill(holder)
+    deadline = time.monotonic() + 30
+    while len(engine._gather()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert len(engine._gather()) == 4
+    engine.close()
+
+
+@slow
+def test_what_a_worker_says(cluster):
+    """Its warnings and its errors are told here, in its own words."""
+
+    def slowly(task, local):
+        engine = LinearEngine(task, local, 1)
+        engine.slow = "no graphs here"
+        return engine
+
+    engine = RayEngine(TASK, LOCAL, workers=Workers(count=1), make=slowly)
+    run = simulation(engine)
+    with pytest.warns(UserWarning, match=f"{SLOWLY}: no graphs here"):
+        run.round()
+    run.round()
+    engine.close()
+
+    def short(task, local):
+        class Short(LinearEngine):
+            def updates(self, model, batches):
+                raise MemoryShortError("cuda has no room")
+
+        return Short(task, local, 1)
+
+    engine = RayEngine(TASK, LOCAL, workers=Workers(count=1), make=short)
+    with pytest.raises(MemoryShortError, match=r"^cuda has no room$"):
+        simulation(engine).round()
+    engine.close()
+
+
+@slow
+def test_the_worker_that_adds_dies(cluster):
+    """What the others of its node found still comes, and another takes its place."""
+    engine = RayEngine(TASK, LOCAL, workers=Workers(count=4))
+    model, ids = engine.initial(0), np.arange(20)
+    batches = plan(TASK.train, ids, LOCAL, 0, 0)
+    real, failed = engine._get, []
+
+    def losing(ref, seconds=None):
+        found = real(ref, seconds)
+        sums = isinstance(found, np.ndarray) and found.dtype == np.float64 and found.size > 100
+        if sums and not failed:
+            failed.append(True)
+            raise _LostError("died")
+        return found
+
+    engine._get = losing
+    before = set(map(id, engine._gather()))
+    norms, total = engine.summed(model, batches, np.ones(20))
+    assert failed
+    assert not np.isnan(norms).any()
+    wanted = LinearEngine(TASK, LOCAL).summed(model, batches, np.ones(20))
+    np.testing.assert_allclose(total, wanted.total, rtol=1e-4, atol=1e-6)
+    assert len(before - set(map(id, engine._actors))) == 1
+    assert all(isinstance(actor, _Actor) for actor in engine._actors)
+    engine.close()
+
+
+@slow
+def test_an_experiment_on_a_cluster(cluster, tmp_path):
+    """`kvib run` and `kvib simulate`, each a process that joins it."""
+    kvib_command = os.path.join(os.path.dirname(sys.executable), "kvib")
+    ours = {**os.environ, "COLUMNS": "200"}
+    for words in (
+        ["simulate", "synthetic", "--rounds", "3", "--out", str(tmp_path / "one"),
+         "--engine", "ray"],
+        ["run", "experiments/synthetic.toml", "--seeds", "0", "--set", "rounds=10", "--set",
+         "engine=ray", "--set", "budgets=[10]", "--out", str(tmp_path), "--patience", "60"],
+    ):  # fmt: skip
+        done = subprocess.run(
+            [kvib_command, *words, "--address", cluster.address],
+            capture_output=True, text=True, timeout=300, env=ours,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "finished" in done.stdout or "runs of 10 rounds" in done.stdout
+
+
+@slow
 def test_torch_models_train_alike(cluster):
     """A language model on two workers, and in process."""
     pytest.importorskip("transformers")
@@ -314,5 +496,5 @@ def test_no_room_and_workers_that_never_live(cluster):
     def broken(task, local):
         raise RuntimeError("no CUDA here")
 
-    with pytest.raises(NobodyError, match=r"workers die again and again(.|\n)*no CUDA here"):
+    with pytest.raises(NobodyError, match=r"no worker answers, again and again(.|\n)*no CUDA here"):
         RayEngine(TASK, LOCAL, workers=Workers(count=1), make=broken).initial(0)

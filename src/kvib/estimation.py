@@ -13,6 +13,8 @@ from kvib.rows import Rows
 if TYPE_CHECKING:
     from kvib.sampler import Sampler
 
+Coefficients = Callable[[Cohort], FloatArray]
+
 
 class NotFiniteError(ValueError):
     """A client's update has left the numbers."""
@@ -25,6 +27,13 @@ class NotFiniteError(ValueError):
         )
 
 
+def among_heard(coefficients: Coefficients, cohort: Cohort, heard: BoolArray) -> float:
+    """What a sum with the coefficients of all who were drawn is multiplied by, once it is known who
+    was heard: 1 for the unbiased ones, more for a mean, which is one of those who answered."""
+    drawn = float(coefficients(cohort)[heard].sum())
+    return float(coefficients(cohort.take(heard)).sum()) / drawn if drawn > 0 else 1.0
+
+
 class Estimation:
     """Σ coefficient·(g − βh) + βΣλh, accumulated in double precision, part by part.
 
@@ -32,11 +41,9 @@ class Estimation:
     was remembered is taken as of the beginning, whatever other rounds do to the memory meanwhile.
     """
 
-    def __init__(
-        self, sampler: "Sampler", cohort: Cohort, coefficients: Callable[[Cohort], FloatArray]
-    ) -> None:
+    def __init__(self, sampler: "Sampler", cohort: Cohort, coefficients: Coefficients) -> None:
         self._sampler, self._cohort = sampler, cohort
-        self._factors = coefficients(cohort)
+        self._coefficients, self._factors = coefficients, coefficients(cohort)
         memory = sampler.remembered
         self._d: Any = 0.0 if memory is None else memory.known(cohort.left_out)
         self._recalled: Any = None if memory is None else memory.recalled(cohort.ids)
@@ -94,6 +101,10 @@ class Estimation:
     def finish(self) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""
         parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
-        usual = 0.0 if self._watch is None else self._watch.total()
+        heard = ~np.isnan(self.norms)
+        more = among_heard(self._coefficients, self._cohort, heard)
+        usual = 0.0 if self._watch is None else self._watch.total() * more
         self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts)
-        return self._d if self._like is None else rows.like(self._like, self._d)
+        # with a memory there is more to d than the sum, but coefficients are unbiased then
+        d = self._d if more == 1 else self._d * more
+        return d if self._like is None else rows.like(self._like, d)

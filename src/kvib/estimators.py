@@ -9,12 +9,10 @@ import numpy as np
 from kvib import rows
 from kvib.checks import LARGEST_NORM, by_id
 from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray, Pairs
-from kvib.estimation import NotFiniteError
+from kvib.estimation import Coefficients, NotFiniteError
 
 Update = Any
 """One client's update: a NumPy array, a torch tensor, a number, or dicts and lists of them."""
-
-Coefficients = Callable[[Cohort], FloatArray]
 
 
 def unbiased(cohort: Cohort) -> FloatArray:

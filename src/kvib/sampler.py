@@ -32,8 +32,8 @@ from kvib.checks import (
 )
 from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, IntArray
 from kvib.difference import Difference
-from kvib.estimation import Estimation
-from kvib.estimators import Coefficients, answers, as_rows, unbiased
+from kvib.estimation import Coefficients, Estimation
+from kvib.estimators import answers, as_rows, unbiased
 from kvib.guard import Guard
 from kvib.learner import Learner, padded
 from kvib.ledger import Ledger
@@ -307,13 +307,7 @@ class Sampler:
         answered, given = answers(checked_cohort(cohort), updates)
         if answered.any():
             flat, shape = as_rows(given)
-
-        def among(cohort: Cohort) -> FloatArray:  # a mean is one of those who answered
-            some = np.zeros(len(cohort))
-            some[answered] = coefficients(cohort.take(answered))
-            return some
-
-        estimation = self.begin(cohort, coefficients if coefficients is unbiased else among)
+        estimation = self.begin(cohort, coefficients)
         if not answered.any():
             d = estimation.finish()  # what is remembered
             return d if like is None else rows.formed(like, d)

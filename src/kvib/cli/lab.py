@@ -42,6 +42,8 @@ def run(
     tasks: Annotated[Path | None, typer.Option(help="Folder of prepared tasks.")] = None,
     processes: Processes = None,
     stop_after: StopAfter = math.inf,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster, for engine=ray.")] = None,
+    patience: Annotated[float | None, typer.Option(help="Seconds for a Ray actor's work.")] = None,
     quick: Annotated[bool, typer.Option(help="A tenth of the rounds, one seed.")] = False,
     partial: Annotated[bool, typer.Option(help="Collect what is finished, play nothing.")] = False,
 ) -> None:
@@ -58,7 +60,8 @@ def run(
         found = tables.collect(given, list(given.runs()), place, path, partial=True, tasks=tasks)
         say(f"{path}.parquet: {len(found.about['missing'])} runs are missing")
         return
-    _play(given, place, path, Machine(device, None, tasks), processes, stop_after)
+    machine = Machine(device, None, tasks, address, patience)
+    _play(given, place, path, machine, processes, stop_after)
 
 
 def figure(
@@ -246,8 +249,9 @@ def _play(
     runs = list(given.runs())
     if processes is not None and processes < 1:
         raise ValueError(f"--processes {processes}: give at least 1")
-    if processes is None:
-        processes = 1 if machine.device is not None else os.cpu_count() or 1
+    if processes is None:  # one where a run takes all there is: a GPU, a cluster
+        alone = machine.device is not None or given.engine == "ray"
+        processes = 1 if alone else os.cpu_count() or 1
     if processes > 1:
         threads = max(1, (os.cpu_count() or 1) // processes)
         machine = replace(machine, threads=threads)

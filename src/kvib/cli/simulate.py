@@ -78,8 +78,9 @@ def simulate(
     sampler = make_sampler(policy, made.weights, budget, how, seed)
     trainer: Any
     if chosen({"auto": False, "ray": True}, engine, "engine"):
-        gpus = 1.0 if device is not None and device.startswith("cuda") else 0.0
-        spread = Workers(workers, gpus=gpus, patience=patience, precision=precision, memory=memory)
+        spread = Workers.on(
+            device, count=workers, patience=patience, precision=precision, memory=memory
+        )
         trainer = RayEngine(made, local, address, spread)
     elif address is not None or workers is not None or patience is not None:
         raise ValueError("--address, --workers and --patience are of the Ray engine: --engine ray")

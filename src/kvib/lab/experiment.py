@@ -14,7 +14,7 @@ import numpy as np
 
 import kvib
 from kvib.cohort import FloatArray, IntArray
-from kvib.estimators import Coefficients
+from kvib.estimation import Coefficients
 from kvib.lab.configuration import change, filled, one_of, typed
 from kvib.names import CONFIGURATIONS, POLICIES, PROCEDURES
 from kvib.policies import Policy

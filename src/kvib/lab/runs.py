@@ -30,6 +30,7 @@ from kvib.sim import (
 )
 from kvib.sim.engines.engine import Engine, MemoryShortError, memory_short
 from kvib.sim.engines.make import check_device
+from kvib.sim.engines.ray_engine import RayEngine, Workers
 
 FORMAT = 1
 """Of run folders and result tables; another one is not read."""
@@ -44,6 +45,7 @@ class Machine:
         threads: that one run may use; None for all.
         tasks: a folder with prepared tasks, for a machine without the data.
         address: of a Ray cluster, for the engine `ray`; None starts one here.
+        patience: seconds for the work of a Ray actor; None to wait.
         memory: bytes that the updates and activations of clients trained together may take.
     """
 
@@ -51,6 +53,7 @@ class Machine:
     threads: int | None = None
     tasks: Path | None = None
     address: str | None = None
+    patience: float | None = None
     memory: float = 16e9
 
 
@@ -148,7 +151,14 @@ def _how(run: Run) -> dict[str, str]:
 
 def check(experiment: Experiment, machine: Machine = HERE) -> None:
     """What only machine and task can tell: that they are here, that there are enough clients."""
-    if machine.device is not None:
+    if experiment.engine == "ray":  # devices are where workers are
+        _workers(machine, experiment.precision)
+    elif machine.address is not None or machine.patience is not None:
+        raise ValueError(
+            'address and patience are of the Ray engine: engine = "ray" in the file, or --set '
+            "engine=ray"
+        )
+    elif machine.device is not None:
         check_device(machine.device)
     clients = len(make_task(experiment.task, machine.tasks))
     for budget in experiment.budgets:
@@ -250,15 +260,17 @@ def _torch(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Eng
 
 
 def _ray(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
-    from kvib.sim.engines.ray_engine import RayEngine, Workers
+    return RayEngine(task, local, machine.address, _workers(machine, precision))
 
-    workers = Workers(
+
+def _workers(machine: Machine, precision: str) -> Workers:
+    return Workers.on(
+        machine.device,
         cpus=float(machine.threads or 1),
-        gpus=1.0 if machine.device is not None and machine.device.startswith("cuda") else 0.0,
+        patience=machine.patience,
         precision=precision,
         memory=machine.memory,
     )
-    return RayEngine(task, local, machine.address, workers)
 
 
 ENGINES: dict[str, Callable[[Task, LocalSGD, Machine, str], Engine]] = {

@@ -13,12 +13,12 @@ import numpy as np
 
 from kvib import metrics, storage
 from kvib.cohort import Arrays, Cohort, FloatArray
-from kvib.estimation import NotFiniteError
-from kvib.estimators import Coefficients, deviation, unbiased
+from kvib.estimation import Coefficients, NotFiniteError, among_heard
+from kvib.estimators import deviation, unbiased
 from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.sim import records
-from kvib.sim.engines.engine import Engine, Vector
+from kvib.sim.engines.engine import Engine, NobodyError, Vector
 from kvib.sim.local import LocalSGD, plan
 from kvib.sim.records import Record
 from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
@@ -38,6 +38,8 @@ def _diverged(client: int, t: int) -> DivergedError:
 
 LARGEST_NORM = float(np.finfo(np.float32).max) ** 0.5
 """Beyond it squares are no numbers for engines in single precision."""
+TRIES = 5
+"""How often clients are trained again that must be heard and were lost."""
 LEISURE = 20
 """Between two checkpoints pass as many times the seconds that one takes."""
 
@@ -196,6 +198,7 @@ class Simulation:
         if len(bad):
             raise _diverged(int(cohort.ids[bad[0]]), t)
         self.sampler.update(cohort, norms)
+        d = d * among_heard(self.coefficients, cohort, ~silent)
         return _Trained(d, norms, deviation(cohort, norms, None).value, 0.0)
 
     def _everybody(self, t: int, with_gram: bool) -> "_Everybody":
@@ -203,7 +206,7 @@ class Simulation:
         N, weights = len(self.task), self.sampler.weights
         norms, D, kept = np.empty(N), self.model * 0, []
         with_gram = with_gram and N * self.model.nbytes <= self.gram_memory
-        if self.engine.remote and not with_gram:
+        if self.engine.remote and not with_gram and self.sampler.remembered is None:
             return self._everybody_summed(t)
         for low in range(0, N, self.engine.chunk):
             ids = np.arange(low, min(low + self.engine.chunk, N))
@@ -216,8 +219,7 @@ class Simulation:
             if with_gram:
                 kept.append(updates)
         if not np.isfinite(norms).all():
-            client = int(np.flatnonzero(~np.isfinite(norms))[0])
-            raise DivergedError(f"client {client} diverged in round {t}; lower the learning rate")
+            raise _diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), t)
         gram = None
         if with_gram:
             gram = np.block([[self.engine.gram(a, b) for b in kept] for a in kept])
@@ -225,14 +227,25 @@ class Simulation:
         return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, gram)
 
     def _everybody_summed(self, t: int) -> "_Everybody":
-        batches = plan(self.task.train, np.arange(len(self.task)), self.local, self.seed, t)
-        norms, D = self.engine.summed(self.model, batches, self.sampler.weights)
-        if not np.isfinite(norms).all():
-            client = int(np.flatnonzero(~np.isfinite(norms))[0])
-            raise DivergedError(
-                f"client {client} diverged or was lost in round {t}, and exact metrics need "
-                "everybody; lower the learning rate, or start again from the checkpoint"
+        """The same where updates are far away; who was lost is trained again."""
+        N, weights = len(self.task), self.sampler.weights
+        batches = plan(self.task.train, np.arange(N), self.local, self.seed, t)
+        norms, D = np.full(N, math.nan), self.model * 0
+        for _ in range(TRIES):
+            left = np.flatnonzero(np.isnan(norms))
+            if not len(left):
+                break
+            norms[left], part = self.engine.summed(self.model, batches.part(left), weights[left])
+            D = D + part
+        if np.isnan(norms).any():
+            client = int(np.flatnonzero(np.isnan(norms))[0])
+            raise NobodyError(
+                f"client {client} was lost {TRIES} times in round {t}, and exact metrics need "
+                "everybody; look at the cluster, or raise patience; the last checkpoint is from "
+                "before"
             )
+        if not np.isfinite(norms).all():
+            raise _diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), t)
         return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, None)
 
     def _needs_gram(self) -> bool:

@@ -121,6 +121,10 @@ SLOWLY = "clients train slowly"
 """How the warning begins of an engine that cannot train as fast as it was asked to."""
 
 
+class NobodyError(ValueError):
+    """Clients are trained elsewhere, and nobody is there who does it."""
+
+
 class MemoryShortError(ValueError):
     """Local training does not fit into memory; says what to lower."""
 

@@ -4,6 +4,7 @@ import math
 import os
 import socket
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +13,15 @@ import numpy as np
 
 from kvib.cohort import BoolArray, FloatArray, IntArray
 from kvib.sim.data import Array
-from kvib.sim.engines.engine import Engine, Evaluation, Summed, Usual, check_precision
+from kvib.sim.engines.engine import (
+    SLOWLY,
+    Engine,
+    Evaluation,
+    NobodyError,
+    Summed,
+    Usual,
+    check_precision,
+)
 from kvib.sim.engines.make import make_engine
 from kvib.sim.local import Batches, LocalSGD, shared_out
 from kvib.sim.task import Task
@@ -54,6 +63,16 @@ class Workers:
         if self.patience is not None and not self.patience > 0:
             raise ValueError(f"patience={self.patience} is not a positive number of seconds")
 
+    @classmethod
+    def on(cls, device: str | None, **options: Any) -> "Workers":
+        """Each with a GPU where the device is cuda; which one is up to Ray."""
+        if device not in (None, "cpu", "cuda"):
+            raise ValueError(
+                f"device {device!r}: workers of Ray are on cpu, or on cuda with one GPU each, and "
+                "Ray says which; give one of these"
+            )
+        return cls(gpus=1.0 if device == "cuda" else 0.0, **options)
+
     def engine(self, task: Task, local: LocalSGD) -> Engine:
         """Of one worker."""
         device, threads = "cuda" if self.gpus else None, max(1, int(self.cpus))
@@ -81,11 +100,17 @@ class _Worker:
         return norms, engine.to_numpy(total)
 
     def updates(self, model: Array, batches: Batches) -> Array:
-        """Of each client, [m, d]."""
-        found: Array = self.engine.to_numpy(
-            self.engine.updates(self.engine.from_numpy(model), batches)
-        )
+        """Of each client, [m, d]; as many train together as the engine has memory for."""
+        engine, m = self.engine, len(batches.steps)
+        here, found = engine.from_numpy(model), np.empty((m, len(model)), np.float32)
+        for low in range(0, m, engine.chunk):
+            at = np.arange(low, min(low + engine.chunk, m))
+            found[at] = engine.to_numpy(engine.updates(here, batches.part(at)))
         return found
+
+    def slow(self) -> str:
+        """Why it trains slower than was asked for; empty if it does not."""
+        return getattr(self.engine, "slow", "")
 
     def add(self, *totals: Array) -> Array:
         """The sum of what the workers of this node found, read from memory they share."""
@@ -112,14 +137,12 @@ def _not_silent(norms: FloatArray) -> FloatArray:
 class _Actor(NamedTuple):
     handle: Any
     node: str
+    ready: Any
+    """Comes when it lives; never while others hold what it needs."""
 
 
 class _LostError(Exception):
     """A worker did not answer; says why."""
-
-
-class NobodyError(ValueError):
-    """There is no worker, and none can be started."""
 
 
 class RayEngine(Usual):
@@ -154,6 +177,8 @@ class RayEngine(Usual):
         self.chunk = 1 << 20
         self.lost: list[tuple[int, str]] = []
         """Clients that did not answer, as (call, why); for reports."""
+        self.slow: str | None = None
+        """Why a worker trains slower than was asked for; None until one has trained."""
         self._calls = 0
         self._make = make or workers.engine
         self._given = [self._ray.put(value) for value in (task, local)]
@@ -163,11 +188,11 @@ class RayEngine(Usual):
     # Workers
 
     def _gather(self) -> list[_Actor]:
-        """Workers that live; new ones where there is room for them."""
+        """Workers that live; new ones are started where there is room for them."""
         ray, workers = self._ray, self.workers
         nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
         self._actors = [actor for actor in self._actors if actor.node in nodes]
-        fresh: list[Any] = []
+        living, fresh = len(self._ready(0.0)), list[_Actor]()
         for node, room in sorted(nodes.items()):
             fits = [
                 room.get(kind, 0) // need
@@ -176,26 +201,44 @@ class RayEngine(Usual):
             ]
             here = sum(actor.node == node for actor in self._actors)
             for _ in range(int(min(fits)) - here):
-                if workers.count is not None and len(self._actors) >= workers.count:
+                if workers.count is not None and living + len(fresh) >= workers.count:
                     break
-                self._actors.append(_Actor(self._start(node), node))
-                fresh.append(self._actors[-1].handle.__ray_ready__.remote())
-        if fresh:  # starting is not training: no patience is spent on it
-            ray.wait(fresh, num_returns=len(fresh), timeout=STARTING)
+                fresh.append(self._start(node))
+                self._actors.append(fresh[-1])
         if not self._actors:
             raise NobodyError(
                 f"the cluster has no node with room for a worker of {workers.cpus:g} CPUs and "
                 f"{workers.gpus:g} GPUs; lower cpus or gpus, or start a node"
             )
-        return self._actors
+        if fresh:  # starting is not training: no patience is spent on it
+            ray.wait([actor.ready for actor in fresh], num_returns=len(fresh), timeout=STARTING)
+        ready = self._ready(0.0)
+        while not ready:
+            warnings.warn(
+                f"no worker of {workers.cpus:g} CPUs and {workers.gpus:g} GPUs has started in "
+                f"{STARTING:g} seconds: others hold the cluster, or it starts slowly; waiting",
+                stacklevel=2,
+            )
+            ready = self._ready(STARTING)
+        return ready[: workers.count]
 
-    def _start(self, node: str) -> Any:
+    def _ready(self, seconds: float) -> list[_Actor]:
+        """Workers that live; waits for one at most so long."""
+        if not self._actors:
+            return []
+        refs = [actor.ready for actor in self._actors]
+        many = 1 if seconds else len(refs)
+        came, _ = self._ray.wait(refs, num_returns=many, timeout=seconds)
+        return [actor for actor in self._actors if actor.ready in came]
+
+    def _start(self, node: str) -> _Actor:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": self.workers.cpus, "num_gpus": self.workers.gpus}
         made = self._actor.options(scheduling_strategy=strategy, max_restarts=0, **options)
-        return made.remote(*self._given, self._make)
+        handle = made.remote(*self._given, self._make)
+        return _Actor(handle, node, handle.__ray_ready__.remote())
 
     def _drop(self, actor: _Actor) -> None:
         """A worker that died or is too slow; the next round starts another in its place."""
@@ -210,7 +253,7 @@ class RayEngine(Usual):
         except errors.RayError as error:
             cause = error.cause if isinstance(error, errors.RayTaskError) else error
             if not isinstance(cause, errors.RayError):  # an error of ours, not of the cluster
-                raise
+                raise cause from error
             slow = isinstance(cause, errors.GetTimeoutError)
             raise _LostError("too slow" if slow else f"died ({cause})") from error
 
@@ -233,7 +276,18 @@ class RayEngine(Usual):
                 came.append((actor, at, self._get(ref, left)))
             except _LostError as error:
                 self._lose(actor, at, error)
+        if self.slow is None and came:
+            self._ask_if_slow(came[0][0])
         return came
+
+    def _ask_if_slow(self, actor: _Actor) -> None:
+        """What a worker warns of stays where it is."""
+        try:
+            self.slow = str(self._get(actor.handle.slow.remote(), self.workers.patience))
+        except _LostError:
+            return  # another is asked next time
+        if self.slow:
+            warnings.warn(f"{SLOWLY}: {self.slow}", stacklevel=2)
 
     def _lose(self, actor: _Actor, at: IntArray, error: _LostError) -> None:
         self.lost += [(self._calls, str(error))] * len(at)
@@ -288,6 +342,7 @@ class RayEngine(Usual):
         total: FloatArray,
     ) -> None:
         """The worker that added up a node's sums died: what is still there comes one by one."""
+        self._drop(entries[0][0])
         for actor, at, lengths in entries:
             try:
                 total += self._get(sums[id(actor)], self.workers.patience)
@@ -337,16 +392,16 @@ class RayEngine(Usual):
         )
 
     def _ask(self, method: str, *given: Any) -> Any:
-        """Any worker; the next one if it dies."""
-        why = ""
+        """Any worker; the next one if it dies or is too slow."""
+        why, patience = "", self.workers.patience
         for _ in range(TRIES):
             actor = self._gather()[0]
             try:
-                return self._get(getattr(actor.handle, method).remote(*given))
+                return self._get(getattr(actor.handle, method).remote(*given), patience)
             except _LostError as error:
                 why = str(error)
                 self._drop(actor)
-        raise NobodyError(f"workers die again and again: {why}")
+        raise NobodyError(f"no worker answers, again and again: {why}")
 
     def initial(self, seed: int) -> Array:
         """A fresh model, the same as in process."""

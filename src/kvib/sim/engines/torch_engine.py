@@ -4,6 +4,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,10 @@ class TorchEngine(Usual):
         self.task, self.local, self.precision = task, local, precision
         self.device = torch.device(device)
         self.loss: Loss = task.loss or cross_entropy
-        self.flat = FlatModule(make(task, seed=0), self.device)
-        self.x, self.y = (on_device(a, self.device) for a in (task.train.x, task.train.y))
-        self.test = tuple(on_device(a, self.device) for a in task.test)
+        with self._memory("model and data", "the number of samples, or the model"):
+            self.flat = FlatModule(make(task, seed=0), self.device)
+            self.x, self.y = (on_device(a, self.device) for a in (task.train.x, task.train.y))
+            self.test = tuple(on_device(a, self.device) for a in task.test)
         self._initial = 0, self.flat.vector.clone()
         self.slow, self.memory = "", memory
         """Why clients train slower than was asked for; empty if they do not."""
@@ -92,7 +94,7 @@ class TorchEngine(Usual):
             room = min(self.chunk, len(task))
             trainer = BatchedTrainer(self.flat, self.loss, local, self.x, self.y, room)
             self._batched = trainer
-            with self._memory(2):
+            with self._training(2):
                 why = trainer.cannot()
             self._batched = None if why else trainer
             self._tell(why)
@@ -127,7 +129,7 @@ class TorchEngine(Usual):
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
         """g_i = x − x_i, [m, d]."""
-        with self._precision(), self._memory(len(batches.steps)):
+        with self._precision(), self._training(len(batches.steps)):
             if self._batched is not None:
                 return self._batched.updates(model, batches)
             found = self._sequential.updates(model, batches)
@@ -140,7 +142,7 @@ class TorchEngine(Usual):
             return super().summed(model, batches, coefficients)
         norms, total = [], torch.zeros_like(model, dtype=torch.float64)
         update = torch.empty_like(model)
-        with self._precision(), self._memory(1):
+        with self._precision(), self._training(1):
             trained = self._sequential.each(model, batches)
             for coefficient, _ in zip(coefficients.tolist(), trained, strict=True):
                 torch.sub(model, self.flat.vector, out=update)
@@ -150,20 +152,24 @@ class TorchEngine(Usual):
         lengths = torch.stack(norms).cpu().numpy() if norms else np.empty(0)
         return Summed(np.asarray(lengths), total.to(model))
 
+    def _training(self, together: int) -> AbstractContextManager[None]:
+        """Local training of so many clients, in the memory there is."""
+        fewer = f"memory (now {self.memory:g} bytes, up to {self.chunk} clients together)"
+        if self._batched is None or together == 1:
+            fewer = "the length of samples, or precision to bf16"
+        batch = f"batch_size (now {self.local.batch_size})"
+        return self._memory("the local training", f"{batch}, or {fewer}")
+
     @contextlib.contextmanager
-    def _memory(self, together: int) -> Iterator[None]:
+    def _memory(self, doing: str, lower: str) -> Iterator[None]:
         """Where memory runs out, which setting lowers it."""
         try:
             yield
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not memory_short(error):
                 raise
-            fewer = f"memory (now {self.memory:g} bytes, up to {self.chunk} clients together)"
-            if self._batched is None or together == 1:
-                fewer = "the length of samples, or precision to bf16"
             raise MemoryShortError(
-                f"{self.device} has no room for the local training of {self.task.name}: lower "
-                f"batch_size (now {self.local.batch_size}), or {fewer}"
+                f"{self.device} has no room for {doing} of {self.task.name}: lower {lower}"
             ) from error
 
     @contextlib.contextmanager
@@ -204,13 +210,15 @@ class TorchEngine(Usual):
         self.flat.restore(model)
         self.flat.module.eval()
         loss, right = 0.0, 0.0
-        for low in range(0, len(x), self._block):
-            targets = y[low : low + self._block]
-            with self._precision(), self._memory(1):
-                outputs = self.flat.module(prepared(x[low : low + self._block]))
-            loss += float(self.loss(outputs.float(), targets).double().sum())
-            if self.task.classes is not None:
-                right += float((outputs.argmax(-1) == targets).double().sum())
+        fewer = f"memory (now {self.memory:g} bytes, {self._block} samples together)"
+        with self._memory("the evaluation", fewer):
+            for low in range(0, len(x), self._block):
+                targets = y[low : low + self._block]
+                with self._precision():
+                    outputs = self.flat.module(prepared(x[low : low + self._block]))
+                loss += float(self.loss(outputs.float(), targets).double().sum())
+                if self.task.classes is not None:
+                    right += float((outputs.argmax(-1) == targets).double().sum())
         accuracy = right / len(x) if self.task.classes is not None else math.nan
         return Evaluation(loss / len(x), accuracy)
 
