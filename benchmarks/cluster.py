@@ -95,6 +95,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round in process")
     options = parser.parse_args(words)
+    load = os.getloadavg()[0]
     torch.set_num_threads(1)
     given = task(options.width)
     once = LocalSGD(0.01, batch_size=16)
@@ -139,7 +140,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         "command": "python benchmarks/cluster.py",
         "parameters": len(model),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "load before": os.getloadavg()[0],
+        "load before": load,
         "ray": ray.__version__,
         "torch": torch.__version__,
         "kvib": kvib.__version__,

@@ -693,6 +693,35 @@ def test_refused_steps_change_nothing(memory):
     refused(sampler, lambda: sampler.step(cohort, updates + 1), "updated before")
 
 
+@every_memory
+def test_refused_while_nothing_is_trusted_yet(memory):
+    """β is 0 then, and nothing is recalled: updates of another model are refused all the same."""
+    sampler = trained(memory, rounds=1)
+    assert sampler.remembered.beta == 0
+    cohort = sampler.draw()
+    wide = np.ones((len(cohort), DIM + 1))
+    refused(sampler, lambda: sampler.step(cohort, wide), "of one model")
+    sampler.step(cohort, NEXT[cohort.ids])
+
+
+@pytest.mark.parametrize(
+    ("procedure", "budget", "response"),
+    [(kvib.pivotal, 20, 0.5), (kvib.with_replacement, 20, 1.0)],
+    ids=["silence", "with replacement"],
+)
+def test_noise_of_those_who_are_drawn_for_certain(procedure, budget, response):
+    """Everybody is expected once, and still there is something to remember for."""
+    own, rng = np.random.default_rng(0).normal(size=(20, 6)), np.random.default_rng(1)
+    given = {"estimator": kvib.Difference(), "response": response, "seed": 0}
+    sampler = kvib.Sampler(kvib.Uniform(), np.ones(20), budget, procedure, **given)
+    for _ in range(60):
+        cohort = sampler.draw()
+        heard = rng.random(len(cohort)) < response
+        answers = zip(cohort.ids, heard, strict=True)
+        sampler.step(cohort, [own[i] if came else None for i, came in answers])
+    assert sampler.remembered.beta > 0.9
+
+
 def test_self_normalised_is_refused():
     sampler = trained(kvib.LastUpdates())
     cohort = sampler.draw()

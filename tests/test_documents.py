@@ -9,6 +9,8 @@ import pytest
 
 import kvib
 from kvib.lab import tables
+from kvib.sim.text import corpora, tail_sizes, tokens
+from kvib.sim.text.tasks import TAIL_SEED
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -73,6 +75,97 @@ def test_language_models_in_a_long_tail():
     )
     told = f"{forecast} of the H200 with Forecast, {vrb} with Vrb, {kvib} with K-Vib"
     assert told in text
+
+
+def text_results(task):
+    """What is told of the three tails."""
+    return [tables.load_about(ROOT / f"results/text-{task}-{tail}") for tail in (1, 2, 3)]
+
+
+def share(sizes, clients):
+    """Of the largest, in percent."""
+    return f"{sum(sorted(sizes)[-clients:]) / sum(sizes) * 100:.0f}"
+
+
+def enumerated(values):
+    """a, b and c."""
+    *first, last = values
+    return f"{', '.join(first)} and {last}"
+
+
+def test_sizes_of_the_long_tails():
+    text = PAGES["text.md"]
+    tenths = {}
+    for task in ("agnews", "newswire"):
+        sizes = [about["sizes"] for about in text_results(task)]
+        assert {len(own) for own in sizes} == {1000}
+        tenths[task] = enumerated(share(own, 100) for own in sizes)
+    assert f"hold {tenths['agnews']} % of 20,000 documents, {tenths['newswire']} % of 12" in text
+    one, two, three = (share(about["sizes"], 1) for about in text_results("agnews"))
+    assert f"the largest client holds {one}, {two} or {three} % of all documents" in text
+    many = (tail_sizes(10**9, 1000, sigma, TAIL_SEED) for sigma in (1, 2, 3))  # one is nothing
+    assert f"it would be {enumerated(share(own, 100) for own in many)} %" in text
+
+
+def test_where_text_comes_from():
+    """Every file that is looked for, and what is taken instead."""
+    table = dict(re.findall(r"^\| `(\w+\.[\w.]+)` \| (.*) \|$", PAGES["text.md"], re.M))
+    files = {corpora.AG_NEWS, corpora.REUTERS, corpora.SHAKESPEARE}
+    assert table.keys() == files | {file for file, *_ in tokens.LOCAL.values()}
+    for file, _, model in tokens.LOCAL.values():
+        assert f"`{model}`" in table[file]
+    assert f"the first {corpora.HUB_DOCUMENTS:,} documents" in table[corpora.REUTERS]
+    assert "the hub has no such file" in table[corpora.SHAKESPEARE]
+
+
+def test_seconds_of_text_on_the_gpu():
+    page = (ROOT / "experiments/README.md").read_text()
+
+    def added_up(*names):
+        runs = (tables.load_about(ROOT / f"results/text-{name}")["runs"] for name in names)
+        return ", ".join(f"{sum(r['seconds'] for r in each.values()):.0f}" for each in runs)
+
+    for what, names in {
+        "learning rates": ("rates-agnews", "rates-newswire"),
+        "AG News": ("agnews-1", "agnews-2", "agnews-3"),
+        "adapters": ("lora-agnews",),
+        "newswire": ("newswire-1", "newswire-2", "newswire-3"),
+    }.items():
+        [said] = re.findall(rf"^\| {what} \| `.*` \| ([\d, ]+)", page, re.MULTILINE)
+        assert said.strip() == added_up(*names), what
+    seconds = [about["runs"] for about in text_results("newswire")]
+    for label in ("Forecast", "recommended"):
+        own = (runs[f"{label.lower()}_K25_lr0.1_seed0"]["seconds"] for runs in seconds)
+        assert f"| {label} | {' | '.join(f'{s:.0f}' for s in own)} |" in page
+    for tail, runs in enumerate(seconds, 1):
+        theirs = [r["seconds"] for n, r in runs.items() if n[:8] not in ("forecast", "recommen")]
+        assert f"{min(theirs):.0f} to {max(theirs):.0f} s with σ = {tail}" in page
+
+
+def test_what_a_cluster_costs():
+    whole = json.loads((ROOT / "benchmarks/results/cluster.json").read_text())
+    about, rows, page = whole["environment"], whole["results"], PAGES["ray.md"]
+    low, high = (f"{pick(row['round s'] for row in rows):.1f}" for pick in (min, max))
+    assert f"rounds of {low} to {high} s of local training, {about['parameters']:,} par" in page
+    assert f"(load {about['load before']:.1f}" in page
+    one, two = (row["busiest worker, core s"] for row in rows[1:])
+    assert f"needed {two:.2f} s of its core instead of {one:.2f}" in page
+    assert {f"{row['overhead'] * 100:.0f}" for row in rows[1:]} == {"4"}
+    assert "A round took 4 % longer" in page
+    assert f"to {rows[2]['error']:.0e}".replace("e-0", "e-") in page
+
+
+def test_the_load_is_read_before_the_rounds(monkeypatch):
+    """Afterwards it is mostly the benchmark's own."""
+    pytest.importorskip("ray")
+    import cluster
+
+    seen = []
+    monkeypatch.setattr(cluster.os, "getloadavg", lambda: seen.append("load") or (0.0, 0.0, 0.0))
+    monkeypatch.setattr(cluster, "task", lambda _: seen.append("task") or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cluster.main([])
+    assert seen == ["load", "task"]
 
 
 def test_adapters():

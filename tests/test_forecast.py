@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import kvib
+from kvib.policies import forecast
 from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
 
 
@@ -168,6 +169,54 @@ def test_useless_variables_do_no_harm():
     assert off[1] == pytest.approx(off[0], rel=0.1)
 
 
+def test_many_useless_variables_do_little_harm():
+    """62 columns of chance, as a label histogram may be: close to what is forecast without."""
+    sizes, norms = world(1, 60)
+    off = []
+    for columns in (0, 62):
+        variables = np.random.default_rng(5).random((200, columns))
+        sampler = kvib.Sampler(kvib.Forecast(), sizes, 20, variables=variables, seed=1)
+        told = list(follow(sampler, norms))
+        errors = [np.abs(np.log(a.median / b)) for a, b in zip(told[1:], norms[1:], strict=False)]
+        off.append((np.mean(errors[:30]), np.mean(errors[30:])))
+    assert off[1][0] <= 1.75 * off[0][0]
+    assert off[1][1] <= 1.5 * off[0][1]
+
+
+@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.independent], ids=repr)
+def test_hundreds_of_rounds_in_which_norms_wander(procedure):
+    """Offsets move so fast that nothing is known of a client a few rounds later."""
+    rng = np.random.default_rng(0)
+    sampler = kvib.Sampler(kvib.Forecast(), rng.lognormal(0, 1.5, 40), 4, procedure, seed=0)
+    logs = rng.uniform(-40, 40, 40)
+    for t in range(500):
+        logs += rng.normal(0, 10, 40)
+        logs = np.where(abs(logs) > 40, np.sign(logs) * 80 - logs, logs)
+        cohort = sampler.draw()
+        sampler.update(cohort, np.exp(logs)[cohort.ids])
+        if t % 100 == 99:
+            bounded(sampler)
+
+
+def test_refits_are_few_for_every_client_drawn(monkeypatch):
+    """However fast norms move: at most 16 clients scored for one that was drawn."""
+    rng, scored = np.random.default_rng(0), []
+    score = forecast._score
+    monkeypatch.setattr(
+        forecast, "_score", lambda s, ids, t: scored.append(len(ids)) or score(s, ids, t)
+    )
+    sampler = kvib.Sampler(kvib.Forecast(), np.ones(2000), 5, kvib.independent, seed=0)
+    drawn = 0
+    for _ in range(500):
+        cohort = sampler.draw()
+        sampler.update(cohort, np.exp(rng.uniform(-7, 7, len(cohort))))
+        drawn += len(cohort)
+    refits = sum(many for many in scored if many > 100)
+    regular = 2000 * 35  # those in rounds ever farther apart: about log(500)/log(1.25), and a few
+    assert refits <= 16 * drawn + regular
+    assert max(scored) == 2000
+
+
 def bounded(sampler, floor=0.05):
     """What holds whatever was said: between floor and 1, the budget spent, coefficients bounded."""
     K, weights = sampler.budget, sampler.weights
@@ -241,13 +290,14 @@ ADVERSARIES = [
 ]
 
 
+@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.independent, kvib.ordered], ids=repr)
 @pytest.mark.parametrize("floor", [0.1, 1e-3])
 @pytest.mark.parametrize("says", ADVERSARIES, ids=lambda f: f.__name__)
-def test_adversarial_feedback(says, floor):
+def test_adversarial_feedback(says, floor, procedure):
     """Client 0 never answers, client 1 is never there; the others say what they like."""
     rng = np.random.default_rng(0)
-    sizes = rng.lognormal(0, 2, 40)
-    sampler = kvib.Sampler(kvib.Forecast(floor=floor), sizes, 4, response=0.5, seed=2)
+    sizes, policy = rng.lognormal(0, 2, 40), kvib.Forecast(floor=floor)
+    sampler = kvib.Sampler(policy, sizes, 4, procedure, response=0.5, seed=2)
     there = np.arange(40) != 1
     for t in range(120):
         cohort = sampler.draw(available=there)

@@ -50,6 +50,42 @@ def test_silent_in_a_calm_run(policy, procedure):
     assert np.isnan(plain.usual_step)
 
 
+@pytest.mark.parametrize("budget", [1, 2, 5])
+def test_silent_in_a_calm_run_of_few_clients(budget):
+    """One of them is most of a step; norms vary by a factor of two from round to round."""
+    rng = np.random.default_rng(0)
+    for seed in range(2):
+        sampler = kvib.recommended(WEIGHTS, budget, seed=seed)
+        for _ in range(100):
+            one_round(sampler, BASE * rng.lognormal(0, 0.6, (N, 1)))
+            assert sampler.cut == 0
+
+
+def test_a_round_says_what_was_cut_off():
+    sampler = new(guard=kvib.Guard())
+    for t in range(20):
+        one_round(sampler, calm(t))
+    assert sampler.cut == 0
+    cohort = sampler.draw()
+    updates = calm(20)[cohort.ids]
+    updates[0] *= 1e4
+    sampler.step(cohort, updates)
+    assert sampler.cut > 0
+    one_round(sampler, calm(21))
+    assert sampler.cut == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*did not answer")
+def test_the_bound_of_a_mean_of_those_who_answered():
+    sampler = new(guard=kvib.Guard(2.0))
+    for t in range(20):
+        one_round(sampler, calm(t))
+    cohort, usual = sampler.draw(), sampler.usual_step
+    updates = [1e4 * calm(20)[i] if k < 2 else None for k, i in enumerate(cohort.ids)]
+    d = sampler.step(cohort, updates, kvib.self_normalised)
+    assert np.linalg.norm(d) <= 2 * 2 * usual * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("changes", [1.0, 0.3, 0.0], ids=["new", "noisy", "constant"])
 def test_silent_in_a_calm_run_with_memory(changes):
     """A client that is first drawn when all others are well remembered is nobody's explosion."""

@@ -35,6 +35,18 @@ MISTAKES = {
     "policy without methods": (lambda: new(Nothing()), "no start and no scores and no procedure"),
     "name for procedure": (lambda: new(procedure="systematic"), r"write kvib\.systematic$"),
     "not a procedure": (lambda: new(procedure=np.sort), r"write kvib\.pivotal, say"),
+    "guard True": (
+        lambda: new(guard=True),
+        r"guard=True is not a kvib\.Guard; give kvib\.Guard\(\)",
+    ),
+    "class for estimator": (
+        lambda: new(estimator=kvib.Difference),
+        r"is not a kvib\.Difference; give kvib\.Difference\(\), or None",
+    ),
+    "updates of two models": (
+        lambda: (s := new()).step(s.draw(), [np.ones(3), np.ones(4)]),
+        r"shapes \(3,\) and \(4,\) \(number 1\); all must be of one model",
+    ),
     "budget as text": (lambda: new(budget="2"), "budget '2' is not a number"),
     "budget None": (lambda: new(budget=None), "budget None is not a number"),
     "budget True": (lambda: new(budget=True), "budget True is not a number"),

@@ -1,5 +1,9 @@
 """Text tasks: what is read, tokenised, dealt out and trained, and what goes wrong."""
 
+import json
+import lzma
+import os
+import shutil
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -152,6 +156,14 @@ def test_empty_documents(data, text):
         encode(tokenizer("neox"), [])
 
 
+@pytest.mark.parametrize("text", ["\u200b", "\x00\x01"])
+@pytest.mark.parametrize("special", [False, True])
+def test_documents_that_the_tokenizer_drops(data, text, special):
+    """What is put around a document does not make it one."""
+    with pytest.raises(ValueError, match=r"document 1 has no token \(.*\); leave it out"):
+        encode(tokenizer("bert"), ["oil", text], special=special)
+
+
 def small_bert():
     return Classifier({**BERT, "vocab_size": len(WORDS)}, 4)
 
@@ -226,6 +238,107 @@ def test_the_hubs_columns():
     rows = Rows(text=["oil", " "], label=[1, 2])
     found = corpora.from_hub("name", "train", "file", lambda *_, **__: rows)
     assert found == {"text": ["oil", " "], "label": [1, 2]}
+
+
+def small_news():
+    """All blocks of the newswire, whoever has them."""
+    task = newswire(1.0, 20, None, 12, NextToken({**NEOX, "vocab_size": 13}))
+    return np.sort(task.train.x, axis=0)
+
+
+def fewer(path):
+    """The file with its first half only."""
+    import polars as pl
+
+    rows = pl.read_parquet(path)
+    rows.head(len(rows) // 2).write_parquet(path)
+
+
+@pytest.mark.parametrize("file", [corpora.REUTERS, corpora.AG_NEWS])
+def test_other_data_is_tokenised_again(data, file, monkeypatch):
+    before = small_news()
+    [place] = (data / "cache").iterdir()
+    held = np.load(place / "blocks.npy", mmap_mode="r")
+    copy = np.array(held)
+    fewer(data / "data" / file)
+    after = small_news()
+    assert len(after) < len(before)
+    assert [p.name for p in (data / "cache").iterdir()] == [place.name]  # nothing old is left
+    np.testing.assert_array_equal(held, copy)  # whoever has it open keeps it
+    monkeypatch.delenv("KVIB_DATA")
+    np.testing.assert_array_equal(small_news(), after)
+
+
+def test_another_tokenizer_tokenises_again(data):
+    small_news()
+    [words] = (data / "data").glob("tokenizer_gptneox*")
+    text = lzma.decompress(words.read_bytes()).decode()
+    words.write_bytes(
+        lzma.compress(text.replace('"oil": 5, "bank": 6', '"oil": 6, "bank": 5').encode())
+    )
+    [place] = (data / "cache").iterdir()
+    before = np.array(np.load(place / "blocks.npy"))
+    small_news()
+    swapped = np.where(before == 5, 6, np.where(before == 6, 5, before))
+    np.testing.assert_array_equal(np.load(place / "blocks.npy"), swapped)
+
+
+def test_the_same_data_is_not_tokenised_again(data, monkeypatch):
+    small_news()
+    shutil.copytree(data / "data", data / "elsewhere")
+    monkeypatch.setenv("KVIB_DATA", str(data / "elsewhere"))
+    monkeypatch.setattr(corpora, "newswire", None)
+    small_news()
+
+
+def test_a_cache_that_does_not_say_what_it_was_made_of(data, monkeypatch):
+    """It stands where there is no data, as on a GPU machine; where there is, nobody can tell."""
+    made = small_news()
+    [place] = (data / "cache").iterdir()
+    (place / "made_of.json").unlink()
+    fewer(data / "data" / corpora.REUTERS)
+    with monkeypatch.context() as away:
+        away.delenv("KVIB_DATA")
+        np.testing.assert_array_equal(small_news(), made)
+    assert not (place / "made_of.json").exists()
+    assert len(small_news()) < len(made)
+    assert set(json.loads((place / "made_of.json").read_text())) == {
+        corpora.REUTERS,
+        corpora.AG_NEWS,
+        "tokenizer_gptneox20b.json.xz",
+    }
+
+
+def test_somebody_else_made_it_meanwhile(data, monkeypatch):
+    """The first one stays, and nothing else."""
+    small_news()
+    [place] = (data / "cache").iterdir()
+    fewer(data / "data" / corpora.REUTERS)
+    read, rename = corpora.newswire, os.rename
+
+    def also():
+        monkeypatch.setattr(corpora, "newswire", read)
+        small_news()
+        monkeypatch.setattr(os, "rename", counted)
+        return read()
+
+    renamed = []
+
+    def counted(*paths):
+        renamed.append(paths)
+        rename(*paths)
+
+    monkeypatch.setattr(corpora, "newswire", also)
+    small_news()
+    assert len(renamed) == 1  # its own, in vain
+    assert [p.name for p in (data / "cache").iterdir()] == [place.name]
+
+
+def test_the_newswire_reads_its_files_once(data, monkeypatch):
+    read, seen = corpora.local, []
+    monkeypatch.setattr(corpora, "local", lambda name: seen.append(name) or read(name))
+    assert len(corpora.newswire()) == 99
+    assert seen == [corpora.REUTERS, corpora.AG_NEWS]
 
 
 def test_a_damaged_cache(data):
@@ -482,6 +595,36 @@ def test_weights_of_another_model():
         replace(task.model, weights=wrong)()
 
 
+HEADS = ("pooler.dense.weight", "cls.predictions.bias", "vocab_projector.weight", "classifier.bias")
+OLD = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+
+@pytest.mark.parametrize("config", [BERT, DISTIL], ids=["bert", "distilbert"])
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_weights_of_the_hub(tmp_path, monkeypatch, config, old, prefix):
+    """Names as the first BERTs have them; heads of other tasks are not kept."""
+    from safetensors.numpy import save_file
+
+    encoder = Classifier(config, 4)().encoder
+    wanted = {n: p.detach().numpy().astype(np.float16) for n, p in encoder.named_parameters()}
+    given = {}
+    for name, value in wanted.items():
+        for new, before in OLD.items() if old else ():
+            name = name.replace(new, before)
+        given[f"{config['model_type']}.{name}" if prefix else name] = value.astype(np.float32)
+    given |= {name: np.zeros(3, np.float32) for name in HEADS}
+    given["embeddings.position_ids"] = np.arange(16)
+    save_file(given, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda _, file: tmp_path / file)
+    monkeypatch.setenv("KVIB_CACHE", str(tmp_path / "cache"))
+    model = pretrained("somebody/bert", 4)
+    assert model.weights.keys() == wanted.keys()
+    for name, parameter in model().encoder.named_parameters():
+        np.testing.assert_array_equal(parameter.detach().numpy(), wanted[name].astype(np.float32))
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_out_of_memory_names_the_setting(batched, monkeypatch):
     task = language()
@@ -514,6 +657,22 @@ def test_pythia_has_the_size_of_its_name():
     with torch.device("meta"):
         module = NextToken()()
     assert sum(p.numel() for p in module.parameters() if p.requires_grad) == 70_426_624
+
+
+def test_minilm_with_and_without_its_pooler():
+    """22.7 M and 22.6 M, as docs/text.md says; the head has 1,540."""
+    import transformers
+
+    size = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
+    size |= {"intermediate_size": 1536, "vocab_size": 30522, "max_position_embeddings": 512}
+    with torch.device("meta"):
+        whole = transformers.BertModel(transformers.BertConfig(**size))
+        ours = Classifier(size, 4)()
+    numbers = [sum(p.numel() for p in m.parameters() if p.requires_grad) for m in (whole, ours)]
+    assert numbers == [22_713_216, 22_565_376 + 1_540]
+    page = (Path(__file__).parents[1] / "docs/text.md").read_text()
+    assert "MiniLM, pretrained: 22.7 M, 22.6 M of them in use (no pooler)" in page
+    assert "instead of 22.6 million" in page
 
 
 # Recorded steps, without a GPU

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,8 @@ from kvib import procedures
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.policies import Policy
 from kvib.procedures import Procedure, without_replacement
+
+T = TypeVar("T")
 
 # Between these, ratios of squares divided by cubes of probabilities stay finite.
 LARGEST_NORM = 1e60
@@ -269,6 +271,14 @@ def checked_variables(variables: ArrayLike | None, clients: int) -> FloatArray:
             "finite numbers"
         )
     return known
+
+
+def checked_kind(value: T | None, kind: type[T], name: str) -> T | None:
+    """One of these, or nothing."""
+    if value is not None and not isinstance(value, kind):
+        word = f"kvib.{kind.__name__}"
+        raise ValueError(f"{name}={reprlib.repr(value)} is not a {word}; give {word}(), or None")
+    return value
 
 
 def checked_sketch(sketch: int) -> int:

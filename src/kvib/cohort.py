@@ -59,6 +59,8 @@ class Cohort:
     """Σ expected over all who could be drawn: clients per draw, whatever the budget counts."""
     requested: float = float("nan")
     """The budget that was asked for: clients, costs or answers; fewer may be available."""
+    most: float = 1.0
+    """How often one client can be drawn: once, or in every draw of those with replacement."""
     guarantee: Guarantee = "unbiased"
     """Of Σ coefficient·update: unbiased, consistent (q was estimated), or biased (a selector)."""
     token: str = ""
@@ -103,9 +105,11 @@ class Cohort:
 
     @property
     def noise(self) -> FloatArray:
-        """count·(λ/p)²·(1−p): summed with ‖g‖² it estimates the variance of independent draws."""
-        p = np.minimum(self.expected, 1.0)
-        return np.asarray(self.count * (self.weight / p) ** 2 * (1 - p))
+        """count·(λ/e)²·(1 − e/most) with e = q·expected: summed with ‖g‖² it estimates the variance
+        of draws and silences that are independent."""
+        e = self.expected_answers
+        left = np.maximum(1 - e / self.most, 0.0)
+        return np.asarray(self.count * (self.weight / e) ** 2 * left)
 
     def take(self, keep: BoolArray) -> "Cohort":
         """The part of this cohort that `keep` marks, without its second moments."""

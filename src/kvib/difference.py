@@ -74,6 +74,14 @@ class Remembered:
             return None
         return self.beta * self._store.recall(ids)
 
+    def check(self, updates: Rows) -> None:
+        """That they are as long as those remembered."""
+        if self._store is not None and updates.shape[1] != self._store.total.shape[0]:
+            raise ValueError(
+                f"updates have {updates.shape[1]} entries, those remembered "
+                f"{self._store.total.shape[0]}; all must be of one model"
+            )
+
     def residuals(self, ids: IntArray, updates: Rows) -> Rows:
         """g − βh: what sampling still has to estimate, [m, d]."""
         recalled = self.recalled(ids)
@@ -105,11 +113,6 @@ class Remembered:
             saved = self._store.packed()
             self._store = self._memory.open(self._weights, updates)
             self._store.restore(saved)
-        if updates.shape[1] != self._store.total.shape[0]:
-            raise ValueError(
-                f"updates have {updates.shape[1]} entries, those remembered "
-                f"{self._store.total.shape[0]}; all must be of one model"
-            )
         return self._store
 
     def packed(self) -> Arrays:

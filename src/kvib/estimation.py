@@ -39,11 +39,19 @@ class Estimation:
 
     Made by `Sampler.begin`. Parts may come in any order; who is never added did not answer. What
     was remembered is taken as of the beginning, whatever other rounds do to the memory meanwhile.
+    `heard`, where it is known before: a guard bounds the shares of a mean of those then.
     """
 
-    def __init__(self, sampler: "Sampler", cohort: Cohort, coefficients: Coefficients) -> None:
-        self._sampler, self._cohort = sampler, cohort
-        self._coefficients, self._factors = coefficients, coefficients(cohort)
+    def __init__(
+        self,
+        sampler: "Sampler",
+        cohort: Cohort,
+        coefficients: Coefficients,
+        heard: BoolArray | None = None,
+    ) -> None:
+        self._sampler, self._cohort, self._coefficients = sampler, cohort, coefficients
+        self._more = 1.0 if heard is None else among_heard(coefficients, cohort, heard)
+        self._factors = coefficients(cohort) * self._more
         memory = sampler.remembered
         self._d: Any = 0.0 if memory is None else memory.known(cohort.left_out)
         self._recalled: Any = None if memory is None else memory.recalled(cohort.ids)
@@ -92,19 +100,17 @@ class Estimation:
             raise ValueError(f"{len(updates)} updates for {np.count_nonzero(at)} marked clients")
         if not np.isnan(self.norms[at]).all():
             raise ValueError("a client was added before; add each once")
-        if self._recalled is not None and self._recalled.shape[1] != updates.shape[1]:
-            raise ValueError(
-                f"updates have {updates.shape[1]} entries, those remembered "
-                f"{self._recalled.shape[1]}; all must be of one model"
-            )
+        if self._sampler.remembered is not None:
+            self._sampler.remembered.check(updates)
 
     def finish(self) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""
         parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
         heard = ~np.isnan(self.norms)
-        more = among_heard(self._coefficients, self._cohort, heard)
+        more = among_heard(self._coefficients, self._cohort, heard) / self._more
         usual = 0.0 if self._watch is None else self._watch.total() * more
         self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts)
+        self._sampler.cut = self.cut
         # with a memory there is more to d than the sum, but coefficients are unbiased then
         d = self._d if more == 1 else self._d * more
         return d if self._like is None else rows.like(self._like, d)

@@ -203,6 +203,12 @@ def as_rows(updates: Sequence[Update] | Any) -> tuple[Any, tuple[int, ...]]:
             raise ValueError(
                 "sampler.step takes arrays or tensors; join the parts of a nested update first"
             )
+        for k, update in enumerate(updates):
+            if np.shape(update) != np.shape(first):
+                raise ValueError(
+                    f"the updates have shapes {np.shape(first)} and {np.shape(update)} (number "
+                    f"{k}); all must be of one model"
+                )
         stacked = rows.stacked(updates)
     return rows.floating(stacked.reshape(len(stacked), -1)), tuple(stacked.shape[1:])
 

@@ -14,6 +14,8 @@ FIRST = 30.0
 federations stay within ten."""
 ENOUGH = 3
 """Clients that a median takes: of two nobody can say which one exploded."""
+USUAL, ORDINARY = 2.0, 20.0
+"""Steps that one client may add. One of K adds 1/K as a rule, and a few times that by chance."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,20 @@ class Guard:
     gets through.
 
     Args:
-        limit: in usual steps.
+        limit: in usual steps; by default 2, or 20/K where fewer than ten are drawn: one of few is
+            most of a step. Of a limit below 2/K steps shrink round by round.
     """
 
-    limit: float = 2.0
+    limit: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.limit > 0:
+        if self.limit is not None and not self.limit > 0:
             raise ValueError(f"limit={self.limit} is not a positive number of usual steps")
 
     def watch(self, factors: FloatArray, usual: float) -> "Watch":
         """For a round with these coefficients, when a usual step is this long; NaN: not known."""
-        return Watch(factors, self.limit * usual)
+        limit = max(USUAL, ORDINARY / max(len(factors), 1)) if self.limit is None else self.limit
+        return Watch(factors, limit * usual)
 
     def learn(self, usual: float, total: float) -> float:
         """The usual step after a round whose shares, cut off, sum to `total`."""

@@ -21,6 +21,7 @@ from kvib.checks import (
     checked_budget,
     checked_cohort,
     checked_cost,
+    checked_kind,
     checked_policy,
     checked_procedure,
     checked_seed,
@@ -110,10 +111,15 @@ class Sampler:
         self.budget = checked_budget(budget, N, self._prices.cost)
         if cost is None:
             warn_of_fraction(self.budget, N, stacklevel=2)
-        self.estimator, self.guard = estimator, guard
+        self.estimator, self.guard = (
+            checked_kind(estimator, Difference, "estimator"),
+            checked_kind(guard, Guard, "guard"),
+        )
         self.remembered = None if estimator is None else estimator.start(self.weights)
         self.usual_step = math.nan
         """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
+        self.cut = 0.0
+        """What the guard cut off in the last round: a bound on its bias, 0 where it did nothing."""
         self.variables = checked_variables(variables, N)
         self._clients_per_round = self.budget
         """How many average ones the budget is enough for."""
@@ -307,7 +313,7 @@ class Sampler:
         answered, given = answers(checked_cohort(cohort), updates)
         if answered.any():
             flat, shape = as_rows(given)
-        estimation = self.begin(cohort, coefficients)
+        estimation = self._begin(cohort, coefficients, answered)
         if not answered.any():
             d = estimation.finish()  # what is remembered
             return d if like is None else rows.formed(like, d)
@@ -316,11 +322,16 @@ class Sampler:
 
     def begin(self, cohort: Cohort, coefficients: Coefficients = unbiased) -> Estimation:
         """The same in parts, for updates that do not fit into memory together."""
+        return self._begin(cohort, coefficients)
+
+    def _begin(
+        self, cohort: Cohort, coefficients: Coefficients, heard: BoolArray | None = None
+    ) -> Estimation:
         if self.remembered is not None and coefficients is not unbiased:
             raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
         with self._lock:  # `finish` of other rounds changes what is remembered
             self._ledger.check(checked_cohort(cohort))
-            return Estimation(self, cohort, coefficients)
+            return Estimation(self, cohort, coefficients, heard)
 
     def finish(
         self,

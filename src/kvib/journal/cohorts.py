@@ -11,7 +11,7 @@ from kvib.journal.records import Record
 from kvib.procedures import Procedure
 
 _ALIGNED = ("ids", "count", "expected", "weight", "response", "availability")
-_SINGLE = ("round", "budget", "requested", "guarantee", "token")
+_SINGLE = ("round", "budget", "requested", "most", "guarantee", "token")
 
 
 def exact(cohort: Cohort) -> Record:
@@ -26,6 +26,8 @@ def short(cohort: Cohort, weights: FloatArray) -> Record:
         record["count"] = cohort.count
     if not np.array_equal(cohort.weight, _known(weights, cohort.ids)):
         record["weight"] = cohort.weight.astype(np.float32)
+    if cohort.most != 1:
+        record["most"] = cohort.most
     for name in ("response", "availability"):
         values = getattr(cohort, name)
         if len(values) and (values != 1).any():
@@ -46,6 +48,7 @@ def lengthened(record: Record, weights: FloatArray, **about: Any) -> Cohort:
         availability=record.get("availability", 1.0),
         budget=record["budget"],
         requested=record["requested"],
+        most=record.get("most", 1.0),
         guarantee=record["guarantee"],
         **about,
     )

@@ -18,8 +18,6 @@ from kvib.lab.seeds import rounds_to
 from kvib.lab.summary import measured, settings
 from kvib.lab.tables import Results
 from kvib.lab.variances import LEARNING, WAYS, Variances
-from kvib.sim.text.partition import tail_sizes
-from kvib.sim.text.tasks import TAIL_SEED
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -191,18 +189,17 @@ learning = training("accuracy", "test accuracy")
 def tails(given: list[Results]) -> Figure:
     """Sizes of the clients of both text tasks, largest first."""
     figure, axes = panels(2)
-    for axis, (samples, what) in zip(axes, TAILS, strict=True):
-        for sigma in (1, 2, 3):
-            sizes = np.sort(tail_sizes(samples, 1000, sigma, TAIL_SEED))[::-1]
-            share = sizes[:100].sum() / sizes.sum()
-            label = f"σ = {sigma}: the largest 100 have {share:.0%}"
-            axis.plot(np.arange(1, 1001), sizes, label=label, linewidth=1.2)
-        axis.set(xscale="log", yscale="log", xlabel="client", ylabel=what)
+    names = ("documents of AG News", "blocks of newswire")
+    for axis, name, results in zip(axes, names, (given[:3], given[3:]), strict=True):
+        for sigma, own in enumerate(results, 1):
+            samples = np.array(own.about["sizes"])
+            tenth = len(samples) // 10
+            share = samples[:tenth].sum() / samples.sum()
+            label = f"σ = {sigma}: the largest {tenth} have {share:.0%}"
+            axis.plot(np.arange(1, len(samples) + 1), samples, label=label, linewidth=1.2)
+        axis.set(xscale="log", yscale="log", xlabel="client", ylabel=name)
         axis.legend(frameon=False)
     return figure
-
-
-TAILS = ((20_000, "documents of AG News"), (12_000, "blocks of newswire"))
 
 
 def means_of_budgets(results: Results) -> pl.DataFrame:
@@ -420,7 +417,9 @@ PAPER: dict[str, Drawing] = {
         ("femnist-rates-10",), best_rates, "The same with half the budget."
     ),
     "text-data": Drawing(
-        ("text-agnews-1",), tails, "How many samples the three long tails give to whom."
+        tuple(f"text-{task}-{sigma}" for task in ("agnews", "newswire") for sigma in (1, 2, 3)),
+        tails,
+        "How many samples the three long tails give to whom.",
     ),
     **{
         f"text-agnews-{sigma}": Drawing(

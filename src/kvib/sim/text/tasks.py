@@ -18,7 +18,7 @@ from kvib.sim.text.models import (
     pretrained,
 )
 from kvib.sim.text.partition import blocks, blocks_by_client, deal, tail_sizes
-from kvib.sim.text.tokens import encode, end_of_text, padded, tokenizer
+from kvib.sim.text.tokens import LOCAL, encode, end_of_text, padded, tokenizer
 
 CLASSES = 4
 TAIL_SEED = 2024
@@ -44,7 +44,7 @@ def agnews(
     """
     whole = pretrained(model, CLASSES) if isinstance(model, str) else model()
     classifier = Adapted(whole, adapters) if adapters else whole
-    arrays = _kept(f"agnews-bert-{length}", corpora.AG_NEWS, lambda: _agnews(length))
+    arrays = _kept(f"agnews-bert-{length}", lambda: _agnews(length), "bert", corpora.AG_NEWS)
     check_vocabulary(classifier, int(arrays["vocabulary"]))
     n = len(arrays["y"]) if rows is None else _enough(rows, len(arrays["y"]), "rows")
     sizes = tail_sizes(n, clients, sigma, TAIL_SEED)
@@ -81,7 +81,8 @@ def newswire(
         model: by default Pythia-70M, from scratch.
     """
     model = NextToken() if model is None else model
-    arrays = _kept(f"newswire-neox-{length}", corpora.REUTERS, lambda: _newswire(length))
+    files = corpora.REUTERS, corpora.AG_NEWS
+    arrays = _kept(f"newswire-neox-{length}", lambda: _newswire(length), "neox", *files)
     check_vocabulary(model, int(arrays["vocabulary"]))
     whole = arrays["blocks"]
     is_test = np.arange(len(whole)) % 50 == min(49, len(whole) - 1)  # of all sources alike
@@ -108,7 +109,8 @@ def shakespeare(length: int = 64, model: NextToken | None = None) -> Task:
         model: by default Pythia-70M, from scratch.
     """
     model = NextToken() if model is None else model
-    arrays = _kept(f"shakespeare-neox-{length}", corpora.SHAKESPEARE, lambda: _shakespeare(length))
+    name = f"shakespeare-neox-{length}"
+    arrays = _kept(name, lambda: _shakespeare(length), "neox", corpora.SHAKESPEARE)
     check_vocabulary(model, int(arrays["vocabulary"]))
     counts = arrays["counts"].astype(np.int64)
     owner = np.repeat(np.arange(len(counts)), counts)
@@ -134,8 +136,10 @@ def next_token_task(name: str, train: Array, sizes: IntArray, test: Array, model
     return Task(name, data, (test[:, :-1], targets), model, loss=next_token_loss)
 
 
-def _kept(name: str, file: str, make: Callable[[], Arrays]) -> Arrays:
-    return cache.kept(name, make, corpora.sources(file))
+def _kept(name: str, make: Callable[[], Arrays], words: str, *files: str) -> Arrays:
+    """Made of these files and a tokenizer; the first file says whether they are here."""
+    made_of = corpora.checksums(*files, LOCAL[words][0])
+    return cache.kept(name, make, corpora.sources(files[0]), made_of)
 
 
 def _enough(wanted: int, there: int, what: str) -> int:

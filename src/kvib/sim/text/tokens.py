@@ -54,7 +54,7 @@ def encode(
         for found in tokenizer.encode_batch(texts[low : low + 1000], add_special_tokens=special):
             parts.append(np.array([*found.ids, *last], kind))
             sizes.append(len(parts[-1]))
-            if not found.ids:
+            if all(found.special_tokens_mask):  # nothing, or nothing but [CLS] and [SEP]
                 raise ValueError(
                     f"document {len(parts) - 1} has no token ({texts[len(parts) - 1]!r:.60}); "
                     "leave it out"
