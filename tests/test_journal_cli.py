@@ -101,12 +101,28 @@ WRONG = {
     "not a policy": (("replay", "FILE", "--policy", "1+"), "policy '1\\+'"),
     "code": (("replay", "FILE", "--policy", "KVib(rounds=print(1))"), "policy"),
     "needs all norms": (("replay", "FILE", "--policy", "Optimal"), "must know every client's norm"),
+    "options of it": (
+        ("replay", "FILE", "--policy", "KVib(round=5)"),
+        r"KVib has no option round, only rounds, .*; did you mean rounds\?",
+    ),
+    "no options at all": (("plan", "FILE", "--policy", "Uniform(x=1)"), "no option x, it has none"),
+    "not a number": (
+        ("replay", "FILE", "--policy", "KVib(rounds=abc)"),
+        "rounds=abc is not a number; give one",
+    ),
+    "almost a policy": (("replay", "FILE", "--policy", "forcast"), r"did you mean Forecast\?"),
+    "no picture": (("plan", "FILE", "--out", "p.xyz"), "ends with one of .*.png"),
+    "a nameless picture": (("plan", "FILE", "--out", "p"), "ends with one of .*.png"),
+    "nowhere": (("plan", "FILE", "--out", "nodir/p.png"), "there is no folder nodir; make it"),
+    "fewer than none": (("journal", "FILE", "--rounds", "-3"), "--rounds -3: give 0 or more"),
+    "nobody": (("journal", "FILE", "--clients", "-1"), "--clients -1: give 0 or more"),
     "no rounds": (("replay", "FILE", "--policy", "KVib", "--last", "0"), "give 1 or more"),
 }
 
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
-def test_mistakes_are_one_line(words, file, monkeypatch, capsys):
+def test_mistakes_are_one_line_before_any_work(words, file, monkeypatch, capsys):
+    monkeypatch.setattr("kvib.tally.Tally.add", lambda *_: pytest.fail("it has begun"))
     arguments, why = words
     given = [file if word == "FILE" else word for word in arguments]
     code, _, err = run(monkeypatch, capsys, *given)
@@ -134,3 +150,12 @@ def test_policies_by_their_repr():
     for policy in (kvib.Forecast(), kvib.KVib(rounds=40, mix=0.3), kvib.OSMD(experts=1)):
         assert names.policy(repr(policy)) == policy
     assert names.policy("Uniform") == kvib.Uniform()
+    assert names.policy("kvib(rounds=40)") == kvib.KVib(rounds=40)
+
+
+def test_a_line_a_minute_where_there_is_no_terminal(file, monkeypatch, capsys):
+    monkeypatch.setattr("kvib.cli.screen.A_MINUTE", 0.0)
+    for words in (("replay", file, "--policy", "forecast"), ("plan", file)):
+        _, out, err = run(monkeypatch, capsys, *words)
+        assert re.search(rf"^{words[0]}: 20 of 31 rounds, [\d.]+ rounds/s$", err, re.MULTILINE)
+        assert "rounds/s" not in out

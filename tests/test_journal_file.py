@@ -89,6 +89,83 @@ def test_later_versions(tmp_path):
     refused(tmp_path / "a", "journal version 7, this kvib reads 1: install the kvib that wrote it")
 
 
+def test_no_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere for the journal a; make it"):
+        begun(tmp_path / "nowhere" / "a")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        begun(tmp_path / "file" / "a")
+    (tmp_path / "a.lock").mkdir()
+    with pytest.raises(OSError, match=r"a\.lock cannot be read or written .*: make the file and"):
+        begun(tmp_path / "a")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_reading_leaves_nothing_beside_a_closed_journal(tmp_path):
+    begun(tmp_path / "a").close()
+    before = names(tmp_path), (tmp_path / "a").read_bytes()
+    history = read(tmp_path / "a")
+    assert history.about.rounds == len(list(history.rounds())) == 8
+    rounds = history.rounds()  # two at once: the last one tidies up
+    next(rounds)
+    history.table()
+    assert "a-wal" in names(tmp_path)
+    rounds.close()
+    assert (names(tmp_path), (tmp_path / "a").read_bytes()) == before
+
+
+def test_reading_leaves_the_files_of_a_writer_and_of_a_crash(tmp_path):
+    sampler = begun(tmp_path / "a")
+    (tmp_path / "crashed").mkdir()
+    for name in ("a", "a-wal"):
+        shutil.copy(tmp_path / name, tmp_path / "crashed" / name)
+    before = contents(tmp_path / "crashed")
+    assert read(tmp_path / "crashed" / "a").about.rounds == 8
+    assert contents(tmp_path / "crashed") == before
+    for rounds in (9, 10):
+        work(sampler, 1)
+        history = read(tmp_path / "a")
+        assert history.about.rounds == len(list(history.rounds())) == rounds
+        assert {"a-wal", "a-shm"} <= set(names(tmp_path))
+    sampler.close()
+    sampler = journalled(tmp_path / "a")  # a writer that has not written yet
+    assert read(tmp_path / "a").about.rounds == 10
+    work(sampler, 1)
+    assert read(tmp_path / "a").about.rounds == 11
+    sampler.close()
+
+
+ASKING = """
+import sys
+from kvib.journal import read
+while True:
+    told = read(sys.argv[1]).table()
+    assert (told.round == range(len(told.round))).all()
+    print(len(told.round), flush=True)
+"""
+
+
+def test_reading_while_writers_come_and_go(tmp_path):
+    """Whoever tidies up after reading must not take anything from who begins to write."""
+    begun(tmp_path / "a", rounds=1).close()
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKING, str(tmp_path / "a")], stdout=subprocess.PIPE, text=True
+    ) as child:
+        child.stdout.readline()
+        for _ in range(40):
+            with journalled(tmp_path / "a") as sampler:
+                work(sampler, 1)
+        assert child.poll() is None
+        child.kill()
+        told = [int(line) for line in child.stdout.read().split()]
+    assert told == sorted(told)
+    assert told[-1] <= 41
+    assert read(tmp_path / "a").about.rounds == 41
+
+
 def test_truncated_anywhere(tmp_path):
     begun(tmp_path / "whole").close()
     whole = (tmp_path / "whole").read_bytes()

@@ -5,11 +5,15 @@ import re
 import shutil
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import tiny
+from kvib import Guard, recommended
+from kvib.lab.experiment import Experiment, LocalConfig, SamplerConfig, ServerConfig
+from kvib.names import PROCEDURES
 from kvib.sim import prepared, synthetic
 
 pl = pytest.importorskip("polars")
@@ -47,6 +51,24 @@ def ages(folder):
 # What it does
 
 
+def test_the_page_has_all_keys_and_the_recommended_sampler(tmp_path):
+    page = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+    rows = "".join(line for line in page.splitlines(True) if line.startswith("|"))
+    for part in (Experiment, LocalConfig, ServerConfig, SamplerConfig):
+        keys = {field.name for field in fields(part)} - {"name", "samplers", "local", "server"}
+        assert keys <= set(re.findall(r"`(\w+)`", rows)), part
+    assert set(PROCEDURES) <= set(re.findall(r"`(\w+)`", rows))
+    [written] = [text for text in re.findall(r"```toml\n(.*?)```", page, re.S) if "sketch" in text]
+    head = tiny.TEXT.partition("[[samplers]]")[0]
+    run = next(tiny.experiment(tmp_path, text=head + written).runs())
+    sizes = list(range(1, 9))
+    made, wanted = run.sampler_of(sizes, sizes), recommended(sizes, run.budget)
+    for part in ("policy", "procedure", "estimator"):
+        assert repr(getattr(made, part)) == repr(getattr(wanted, part))
+    assert made.guard == Guard(2.0)
+    assert made.sketches.size == wanted.sketches.size
+
+
 def test_run(here, tmp_path):
     """Changed, somewhere else, with two processes: nothing but the asked-for is written."""
     before = ages(here)
@@ -68,8 +90,18 @@ def test_run(here, tmp_path):
 
 def test_an_experiment_of_your_own_has_a_table_and_a_figure(here, tmp_path):
     done = kvib("run", "experiments/tiny.toml", "--processes", "1", cwd=here)
-    titles, *rows, _ = done.stdout.splitlines()
-    assert titles.split()[:3] == ["sampler", "K", "rate"]
+    titles, *rows, caption, _ = done.stdout.splitlines()
+    assert re.split(r"\s{2,}", titles.strip()) == [
+        "sampler",
+        "K",
+        "learning rate",
+        "last test loss",
+        "last test accuracy",
+        "last training loss",
+        "mean variance",
+        "total regret",
+    ]
+    assert caption == "mean ± standard deviation over seeds"
     told = json.loads((here / "results/tiny.json").read_text())["experiment"]
     assert {row.split("  ")[0] for row in rows} >= {line["label"] for line in told["samplers"]}
     done = kvib("figure", "tiny", "--out", tmp_path, "--formats", "png", cwd=here)
@@ -87,6 +119,16 @@ def test_run_again_and_stopped(here, tmp_path):
     done = kvib(*command, "--stop-after", "0", cwd=here)
     assert done.stdout == "tiny: 0 of 4 runs are finished; the same command goes on\n"
     assert not ages(tmp_path)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_line_a_minute_where_there_is_no_terminal(here, tmp_path, monkeypatch, processes):
+    monkeypatch.setattr("kvib.cli.screen.A_MINUTE", 0.0)
+    words = ("--seeds", "0", "--out", tmp_path / "runs", "--processes", processes)
+    done = tiny.kvib("run", "experiments/tiny.toml", *words, cwd=here)
+    assert done.stderr.endswith("\n")
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(r"tiny: 10 of 10 rounds, [\d.]+ rounds/s of 2 runs", last)
 
 
 @pytest.mark.parametrize(
@@ -366,6 +408,15 @@ MISTAKES = {
     ),
     "no file": (("run", "nofile.toml"), r"no experiment file nofile\.toml \(No such file"),
     "no processes": ((*RUN, "--processes", "0"), "--processes 0: give at least 1"),
+    "no time": ((*RUN, "--stop-after", "-1"), "--stop-after -1: give 0 seconds or more"),
+    "a file for a folder": (
+        (*RUN, "--out", "experiments/tiny.toml"),
+        "--out experiments/tiny.toml: .* is a file; give the name of a folder",
+    ),
+    "a report of nothing": (
+        ("report", "--out", "page.md"),  # what is there is one's own
+        r"there are no results in results to judge by; give their folder \(--results\), or make",
+    ),
     "unreadable seeds": ((*RUN, "--seeds", "a-b"), "--seeds 'a-b': write it as 0-4 or 0,3,7"),
     "a GPU that is not there": (
         (*RUN, "--set", "engine=torch", "--device", "cuda:99", "--out", "other/gpu"),

@@ -189,8 +189,8 @@ def test_killed_while_the_table_is_written(played, tmp_path, monkeypatch):
 LONG = ("rounds=300", "exact_every=1", "seeds=[0]")
 
 
-def begin(folder, processes):
-    changes = [word for change in LONG for word in ("--set", change)]
+def begin(folder, processes, changes=LONG):
+    changes = [word for change in changes for word in ("--set", change)]
     command = [sys.executable, "-m", "kvib.cli", "run", "tiny.toml", *changes, "--out", "runs"]
     return subprocess.Popen(
         [*command, "--processes", str(processes)],
@@ -238,6 +238,58 @@ def test_killed_in_the_middle(tmp_path, processes):
     assert child.returncode == 0, said
     same(rounds_of(tmp_path / "runs", runs), rounds_of(tmp_path / "straight", runs))
     assert not list(folder.rglob("checkpoint.npz"))
+
+
+ENDLESS = ("rounds=1000000", "seeds=[0, 1, 2]")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_saves_and_stops(tmp_path, processes):
+    """As a terminal sends it, to all processes; what waits in the queue is not begun."""
+    runs = list(tiny.experiment(tmp_path, *ENDLESS).runs())
+    folder, begun = tmp_path / "runs/tiny", runs[:processes]
+    with begin(tmp_path, processes, ENDLESS) as child:
+        until(lambda: playing(folder, begun, 0))
+        time.sleep(1)
+        os.killpg(child.pid, signal.SIGINT)
+        pressed = time.monotonic()
+        said = child.stdout.read()
+    assert time.monotonic() - pressed < 20
+    assert child.returncode == 130, said
+    assert said.endswith("tiny: 0 of 6 runs are finished, stopped; the same command goes on\n")
+    assert "Traceback" not in said
+    assert {path.name for path in folder.iterdir()} == {run.name for run in begun}
+    for run in begun:
+        assert outcome(folder / run.name, run).rounds > 0
+        assert (folder / run.name / "checkpoint.npz").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_ctrl_c_while_workers_begin(tmp_path):
+    tiny.write(tmp_path)
+    with begin(tmp_path, 2, ENDLESS) as child:
+        until(lambda: len(children(child.pid)) >= 2)  # one is multiprocessing's own
+        os.killpg(child.pid, signal.SIGINT)
+        said = child.stdout.read()
+    assert child.returncode == 130, said
+    assert "Traceback" not in said
+
+
+def test_stopped_by_the_caller(played, tmp_path):
+    """After a round, with a checkpoint; the others are not begun."""
+    _, runs, out = played
+    done = []
+
+    def report(run, rounds):
+        done.append(rounds)
+
+    ends = play_all(runs, tmp_path, ONE, stop=lambda: 2 in done, report=report)
+    assert [end.rounds for end in ends] == [2, 0, 0, 0]
+    assert (tmp_path / "tiny" / runs[0].name / "checkpoint.npz").exists()
+    play_all(runs, tmp_path, ONE)
+    same(rounds_of(tmp_path, runs), rounds_of(out, runs))
 
 
 def children(pid):

@@ -14,10 +14,12 @@ from kvib import metrics
 from kvib.cohort import Cohort
 from kvib.estimators import deviation
 from kvib.journal import Logged
+from kvib.journal.cohorts import lengthened, short
+from kvib.names import PROCEDURES
 from kvib.plan import plan
 from kvib.policies import Setting
 from kvib.replay import replay
-from kvib.tally import norm_part
+from kvib.tally import _below_all, norm_part
 from logs import Spy, logged, world
 
 DRAWS = [kvib.independent, kvib.with_replacement, kvib.pivotal]
@@ -239,6 +241,26 @@ def test_a_log_that_cannot_tell_says_so():
     assert any("hangs on about" in warning for warning in replay(once, weights, uniform).warnings)
     silent = [one._replace(norms=np.where(one.cohort.ids < 5, np.nan, one.norms)) for one in alike]
     assert "response probability 1" in replay(silent, weights, uniform).warnings[-1]
+
+
+@pytest.mark.parametrize(("clients", "budget"), [(200, 20), (100, 10), (100, 30), (97, 7)])
+@pytest.mark.parametrize("procedure", PROCEDURES.values(), ids=repr)
+def test_no_false_alarm_by_single_precision(clients, budget, procedure):
+    """In which a journal keeps probabilities; where the size is fixed nothing else is left."""
+    rounds, _ = logged(kvib.Uniform(), np.ones(clients), np.ones((20, clients)), budget, procedure)
+    weights = np.full(clients, 1 / clients)
+    kept = [
+        lengthened(short(one.cohort, weights), weights, round=t) for t, one in enumerate(rounds)
+    ]
+    kept = [one._replace(cohort=cohort) for one, cohort in zip(rounds, kept, strict=True)]
+    assert replay(kept, weights, {"uniform": kvib.Uniform()}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(0.48, "48%"), (0.994, "99%"), (0.9996, "99.96%"), (1 - 2e-6, "99.9998%")]
+)
+def test_a_share_below_all_is_not_told_as_all(share, told):
+    assert _below_all(share) == told
 
 
 def test_known_limits():

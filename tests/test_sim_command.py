@@ -1,7 +1,12 @@
 """`kvib simulate`: what it takes, what it refuses, what it leaves."""
 
 import csv
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -34,7 +39,7 @@ def test_records_as_a_table_and_in_python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "policy", ["KVib(rounds=3, gain=2.0)", "Forecast", "recommended", "Uniform"]
+    "policy", ["KVib(rounds=3, gain=2.0)", "forecast", "recommended", "Uniform"]
 )
 def test_policies_as_they_are_written_everywhere(tmp_path, policy):
     done = simulate(tmp_path, "--rounds", "2", "--policy", policy)
@@ -58,8 +63,13 @@ REFUSED = {
     "precision for nobody": (("--precision", "bf16"), "'bf16' is of torch, .*; give a device too"),
     "precision": (("--precision", "half", "--device", "cpu"), "'half' is not one of float32, tf32"),
     "device": (("--device", "gpu"), "device 'gpu' cannot be used here: .* cpu, cuda, mps, xpu"),
-    "policy": (("--policy", "KVip"), "policy 'KVip' is not one of Uniform, BySize"),
-    "its options": (("--policy", "KVib(round=3)"), r"policy 'KVib\(round=3\)': .*'round'"),
+    "policy": (("--policy", "KVip"), r"policy 'KVip' is not one of Uniform, .*did you mean KVib\?"),
+    "its options": (("--policy", "KVib(round=3)"), r"'KVib\(round=3\)': KVib has no option round"),
+    "procedure": (("--procedure", "pivot"), r"'pivot' is not one of .*; did you mean pivotal\?"),
+    "a table nowhere": (("--csv", "nodir/a.csv"), "--csv nodir/a.csv: there is no folder nodir"),
+    "a table that is a folder": (("--csv", "."), r"--csv \. is a folder; give the name of a file"),
+    "a file": (("--out", __file__), "is a file; give the name of a folder"),
+    "in a file": (("--out", f"{__file__}/run"), "is a file; give the name of a folder"),
     "Ray's options": (("--workers", "2"), "are of the Ray engine: --engine ray"),
 }
 
@@ -74,8 +84,44 @@ def test_nonsense(tmp_path, what):
 
 
 def test_a_line_a_minute_where_there_is_no_terminal(tmp_path, monkeypatch):
-    monkeypatch.setattr("kvib.cli.simulate.A_MINUTE", 0.0)
+    monkeypatch.setattr("kvib.cli.screen.A_MINUTE", 0.0)
     done = simulate(tmp_path, "--rounds", "3")
-    said = done.stdout.splitlines()
-    assert len(said) == 4
+    said = done.stderr.splitlines()
+    assert len(said) == 3
     assert re.fullmatch(r"run: 2 of 3 rounds, [\d.]+ rounds/s, loss [\d.]+", said[1])
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_fewer_rounds_than_there_are(tmp_path):
+    assert simulate(tmp_path, "--rounds", "4").returncode == 0
+    done = simulate(tmp_path, "--rounds", "3", "--csv", "rounds.csv")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "run holds 4 rounds already: give --rounds 4 or more, or another --out" in done.stderr
+    assert not (tmp_path / "rounds.csv").exists()
+    assert "4 of 4 rounds" in simulate(tmp_path, "--rounds", "4").stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_stops(tmp_path):
+    command = [sys.executable, "-m", "kvib.cli", "simulate", "synthetic", "--out", "run"]
+    with subprocess.Popen(
+        [*command, "--rounds", "1000000"],
+        cwd=tmp_path,
+        env=tiny.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        while not (tmp_path / "run").exists():  # made when the first round begins
+            assert child.poll() is None
+            time.sleep(0.05)
+        time.sleep(1)
+        os.killpg(child.pid, signal.SIGINT)
+        said = child.stdout.read()
+    assert child.returncode == 130, said
+    done = int(
+        re.search(r"run: (\d+) of 1000000 rounds, .* stopped; the same command goes", said)[1]
+    )
+    assert "Traceback" not in said
+    assert len(records.read(tmp_path / "run")) == done > 0

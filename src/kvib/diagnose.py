@@ -7,14 +7,23 @@ import numpy as np
 
 from kvib import metrics
 from kvib.cohort import FloatArray
+from kvib.procedures import balanced
+from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.waterfill import waterfill
 
 _LEVERS = {
     "policy": "probabilities that follow norms (kvib.Forecast)",
-    "procedure": "a fixed size (kvib.pivotal, kvib.balanced)",
+    "procedure": "a fixed size (kvib.pivotal)",
+    "balanced": "draws balanced on sketches (kvib.balanced)",
     "memory": "remembered updates (estimator=kvib.Difference())",
 }
+
+
+DRAWS = 50
+"""Of the Monte Carlo that tells what balanced draws leave, to about a tenth."""
+NOTHING = 0.95
+"""Left by a lever that is hardly worth it."""
 
 
 class Diagnosis(NamedTuple):
@@ -27,6 +36,9 @@ class Diagnosis(NamedTuple):
     procedure: float
     """A fixed size instead of independent draws, with the best probabilities; NaN where no
     sketches are kept."""
+    balanced: float
+    """Draws balanced on sketches of last updates instead of independent ones; NaN likewise, and
+    until somebody came back."""
     memory: float
     """Differences to each client's last update, over the last ten rounds or so, when many clients
     may not have had one yet; NaN likewise."""
@@ -41,14 +53,20 @@ class Diagnosis(NamedTuple):
         lines = [f"from {basis}, variance left by each lever:"]
         for field, what in _LEVERS.items():
             value = getattr(self, field)
-            shown = "unknown: give the sampler sketch=32 and use step()"
-            lines.append(f"  {what}: {shown if math.isnan(value) else f'{value:.2f}'}")
+            lines.append(f"  {what}: {self._unknown() if math.isnan(value) else f'{value:.2f}'}")
         if not math.isnan(self.returning):
             lines[-1] += f" so far, {self.returning:.2f} of clients that came back"
         known = [field for field in _LEVERS if not math.isnan(getattr(self, field))]
         best = min(known, key=lambda field: float(getattr(self, field)))
-        lines.append(f"  most to gain: {_LEVERS[best]}")
+        gains = getattr(self, best) < NOTHING
+        lines.append(f"  most to gain: {_LEVERS[best] if gains else 'nothing much by any of them'}")
         return "\n".join(lines)
+
+    def _unknown(self) -> str:
+        """Why, and the way out."""
+        if math.isnan(self.seen):
+            return "unknown: give the sampler sketch=32 and use step()"
+        return "unknown until clients came back, or were drawn by chance"
 
 
 def diagnose(sampler: Sampler) -> Diagnosis:
@@ -80,10 +98,16 @@ def diagnose(sampler: Sampler) -> Diagnosis:
     if uniform > 0:
         policy = metrics.variance(best, pi).value / uniform
         size = metrics.variance(waterfill(weights, K), pi).value / uniform
+    fixed = alike = math.nan
+    if sketches.size:
+        fixed = _fixed_size(best, pi, sketches.rows[here])
+        gained = 1 - _balanced(best, pi, weights, sketches.rows[here])
+        alike = 1 - sketches.resemblance * gained
     return Diagnosis(
         policy=policy,
         size=size,
-        procedure=_fixed_size(best, pi, sketches.rows) if sketches.size else math.nan,
+        procedure=fixed,
+        balanced=alike,
         memory=_left(sketches.remembered),
         returning=_left(sketches.resemblance),
         seen=len(sketches.seen) / N if sketches.size else math.nan,
@@ -121,3 +145,28 @@ def _fixed_size(p: FloatArray, pi: FloatArray, directions: FloatArray) -> float:
     apart = (pi**2 * (1 - p) / p).sum()
     common = max(own + cosine * pairs, 0.0) / (c.sum() * apart)
     return float((1 - min(common, 1.0)) / (1 - (c**2).sum() / c.sum() ** 2))
+
+
+def _balanced(p: FloatArray, pi: FloatArray, weights: FloatArray, directions: FloatArray) -> float:
+    """Variance of draws balanced on updates, as a share of that of independent ones, if updates
+    stay as they are.
+
+    Draws are balanced on one half of each sketch and judged by the other, which is of other
+    parameters. Clients that were never seen point as some do that were.
+    """
+    lengths = np.linalg.norm(directions, axis=1)
+    seen, rng = np.flatnonzero(lengths > 0), generator(len(pi), 0, "diagnosis")
+    apart = pi**2 * (1 - p) / p
+    if apart.sum() == 0:
+        return 1.0  # everybody is drawn
+    if len(seen) < 2 or directions.shape[1] < 2:
+        return math.nan
+    like = np.where(lengths > 0, np.arange(len(pi)), seen[rng.integers(len(seen), size=len(pi))])
+    g = pi[:, None] * directions[like] / lengths[like, None]
+    balancing, judging = np.column_stack([weights, g[:, ::2]]), g[:, 1::2]
+    alone = (np.square(judging).sum(axis=1) * (1 - p) / p).sum()
+    errors = []
+    for _ in range(DRAWS):
+        count = balanced.draw(p, rng, balancing)
+        errors.append(np.square((count / p - 1) @ judging).sum())
+    return float(np.mean(errors) / alone)

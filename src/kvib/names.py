@@ -1,8 +1,10 @@
 """The one table where names become objects."""
 
 import ast
-from collections.abc import Callable
-from typing import Any
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any, cast
 
 from kvib import difference, guard, memory, policies, procedures
 
@@ -50,19 +52,50 @@ CONFIGURATIONS: dict[str, Callable[..., Any]] = {
 """What else a state file may name."""
 
 
+def chosen(table: Mapping[str, Any], name: str, kind: str) -> Any:
+    """An entry of a table by its name, whatever its case."""
+    lower = {known.lower(): value for known, value in table.items()}
+    if name.lower() not in lower:
+        raise ValueError(f"{kind} {name!r} is not one of {', '.join(table)}{_meant(table, name)}")
+    return lower[name.lower()]
+
+
 def policy(words: str) -> policies.Policy[Any]:
     """One of kvib's policies as its repr says it: "Forecast", "KVib(rounds=500)"."""
     try:
         said = ast.parse(words.strip(), mode="eval").body
-        call = said if isinstance(said, ast.Call) else ast.Call(said, [], [])
-        if not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError("write a name, or Name(option=number, …)")
-        options = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (SyntaxError, ValueError) as error:
-        raise ValueError(f"policy {words!r}: {error}") from error
-    if call.func.id not in POLICIES:
-        raise ValueError(f"policy {call.func.id!r} is not one of {', '.join(POLICIES)}")
+        raise _unreadable(words) from error
+    call = said if isinstance(said, ast.Call) else ast.Call(said, [], [])
+    if not isinstance(call.func, ast.Name) or call.args:
+        raise _unreadable(words)
+    made = chosen(POLICIES, call.func.id, "policy")
+    options = dict(_option(made, word, words) for word in call.keywords)
     try:
-        return POLICIES[call.func.id](**options)
+        return cast(policies.Policy[Any], made(**options))
     except TypeError as error:
         raise ValueError(f"policy {words!r}: {error}") from error
+
+
+def _option(made: Any, word: ast.keyword, words: str) -> tuple[str, Any]:
+    """A name and a number, of those that this policy takes."""
+    known, name = [field.name for field in fields(made)], str(word.arg)
+    if name not in known:
+        only = f"only {', '.join(known)}{_meant(known, name)}" if known else "it has none"
+        raise ValueError(f"policy {words!r}: {made.__name__} has no option {name}, {only}")
+    try:
+        return name, ast.literal_eval(word.value)
+    except (TypeError, ValueError) as error:
+        value = ast.unparse(word.value)
+        raise ValueError(f"policy {words!r}: {name}={value} is not a number; give one") from error
+
+
+def _unreadable(words: str) -> ValueError:
+    return ValueError(f"policy {words!r} cannot be read: write a name, or Name(option=number, …)")
+
+
+def _meant(known: Iterable[str], given: str) -> str:
+    """What was probably meant, as the end of a line."""
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), lower, 1)
+    return f"; did you mean {lower[near[0]]}?" if near else ""

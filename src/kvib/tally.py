@@ -17,6 +17,8 @@ FEW = 10.0
 """Effective answers below which single clients decide the estimate."""
 SURE = 4.0
 """Standard errors, where a warning shall not be a false alarm."""
+ROUNDING = 1e-6
+"""What single precision, in which journals keep probabilities, may take from a sum of shares."""
 
 
 class Offer(NamedTuple):
@@ -243,10 +245,11 @@ class Tally:
 
     def _of_the_log(self) -> Iterable[str]:
         reached = intervals.mean(np.array([one.reached for one in self._measured]), SURE)
-        if reached.high < 1:
+        if reached.high < 1 - ROUNDING:
             yield (
-                f"the log stands for {reached.value:.0%} of the clients only: the others could not "
-                "be drawn, or so rarely that they never were; what they would add is missing"
+                f"the log stands for {_below_all(reached.value)} of the clients only: the others "
+                "could not be drawn, or so rarely that they never were; what they would add is "
+                "missing"
             )
         if self.first and self._since <= self.first:
             yield (
@@ -263,3 +266,9 @@ class Tally:
                 f"{self.silent} answers of clients with response probability 1 are missing: all "
                 "variances are too small; give the sampler response="
             )
+
+
+def _below_all(share: float) -> str:
+    """A share below 1 in per cent, with as many digits as it takes not to say 100%."""
+    told = (f"{share:.{digits}%}" for digits in range(6))
+    return next(words for words in told if not words.startswith("100"))

@@ -1,7 +1,5 @@
 """`kvib journal`, `replay`, `plan`: what the rounds of a journal say."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +8,8 @@ import typer
 from rich.table import Table
 
 from kvib import names
-from kvib.cli.screen import console, progress_bar, say
+from kvib.cli.places import check_file
+from kvib.cli.screen import console, counted, say
 from kvib.journal import History, read
 from kvib.plan import plan as planned
 from kvib.policies import Forecast
@@ -27,6 +26,9 @@ def journal(
     clients: Annotated[int, typer.Option(help="How many clients to show, most drawn first.")] = 5,
 ) -> None:
     """What a journal holds: its rounds, cohort sizes, estimated variance, who took part."""
+    for option, given in {"--rounds": rounds, "--clients": clients}.items():
+        if given < 0:
+            raise ValueError(f"{option} {given}: give 0 or more")
     history = read(file)
     about, table = history.about, history.table()
     say(
@@ -63,7 +65,7 @@ def replay(
     history = read(file)
     given = history.given()
     since = _since(history, last)
-    with _counted("replay", history) as progress:
+    with counted("replay", history.about.rounds) as progress:
         found = replayed(
             history.rounds(),
             given.weights,
@@ -89,10 +91,11 @@ def plan(
 ) -> None:
     """Variance against budget, and how much of it keeps today's under a better policy."""
     other = names.policy(policy)
+    _check_picture(out)
     history = read(file)
     given = history.given()
     since = _since(history, last)
-    with _counted("plan", history) as progress:
+    with counted("plan", history.about.rounds) as progress:
         found = planned(
             history.rounds(),
             given.weights,
@@ -114,12 +117,16 @@ def plan(
         say(f"written to {out}")
 
 
-@contextmanager
-def _counted(what: str, history: History) -> Iterator[Callable[[int], None]]:
-    """A progress bar over the rounds of a journal."""
-    with progress_bar() as bar:
-        task = bar.add_task(what, total=history.about.rounds, told="")
-        yield lambda done: bar.update(task, completed=done)
+def _check_picture(out: Path | None) -> None:
+    """That matplotlib is here and can write it."""
+    if out is None:
+        return
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    check_file(out, "--out")
+    kinds = FigureCanvasBase.filetypes
+    if out.suffix[1:].lower() not in kinds:
+        raise ValueError(f"--out {out}: give a name that ends with one of .{', .'.join(kinds)}")
 
 
 def _since(history: History, last: int | None) -> int:

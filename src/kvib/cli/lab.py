@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,9 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from kvib.cli.screen import console, progress_bar, say, show
+from kvib.cli.interrupt import interruptible, leave
+from kvib.cli.places import check_folder
+from kvib.cli.screen import console, counted, say, show
 from kvib.lab import experiment as files
 from kvib.lab import tables
 from kvib.lab.configuration import one_of
@@ -52,6 +55,7 @@ def run(
     The table goes to results/; that of a changed experiment (--set, --seeds, --quick) stays under
     --out.
     """
+    _check_time(stop_after)
     given = _read(file, tuple(set or ()), seeds, quick)
     place = _quick(out, quick)
     changed = bool(set or seeds or quick)
@@ -95,6 +99,7 @@ def reproduce(
     """Run experiments and draw their figures, into out/ (results/ stays as it is committed)."""
     from kvib.lab import figures
 
+    _check_time(stop_after)
     deadline = time.monotonic() + stop_after
     paths = {path.stem: path for path in _experiments()}
     drawn = [figure for figure in figures.FIGURES if _matches(figure, name)]
@@ -131,6 +136,12 @@ def report(
     from kvib.lab import beyond, figures
     from kvib.lab.report import page
 
+    needs = [need for figure in figures.FIGURES.values() for need in figure.needs]
+    if tables.missing(needs, results) == needs:
+        raise ValueError(
+            f"there are no results in {results} to judge by; give their folder (--results), or "
+            "make them: kvib reproduce all"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page(results), encoding="utf-8")
     out.with_name("beyond.md").write_text(beyond.page(results), encoding="utf-8")
@@ -235,6 +246,11 @@ def _borrow(name: str, place: Path, why: str) -> None:
         shutil.copy(path, place)
 
 
+def _check_time(stop_after: float) -> None:
+    if not stop_after >= 0:
+        raise ValueError(f"--stop-after {stop_after:g}: give 0 seconds or more")
+
+
 def _play(
     given: Experiment,
     out: Path,
@@ -245,6 +261,8 @@ def _play(
 ) -> None:
     import polars  # noqa: F401 - missed now, not after the last run
 
+    check_folder(out, "--out")
+    check_folder(path.parent, "--results")
     check(given, machine)
     runs = list(given.runs())
     if processes is not None and processes < 1:
@@ -255,7 +273,9 @@ def _play(
     if processes > 1:
         threads = max(1, (os.cpu_count() or 1) // processes)
         machine = replace(machine, threads=threads)
-    ends = _with_progress(given, runs, out, machine, processes, stop_after)
+    with interruptible() as stop:
+        ends = _with_progress(given, runs, out, machine, processes, stop_after, stop)
+        stopped = stop()
     finished = sum(end.finished for end in ends)
     for one, end in zip(runs, ends, strict=True):
         if end.diverged is not None:
@@ -266,7 +286,10 @@ def _play(
             f"{given.name}: memory was short for {len(short)} of {len(runs)} runs; {short[0]}"
         )
     if finished < len(runs):
-        say(f"{given.name}: {finished} of {len(runs)} runs are finished; the same command goes on")
+        how_far = f"{given.name}: {finished} of {len(runs)} runs are finished"
+        if stopped:
+            leave(how_far)
+        say(f"{how_far}; the same command goes on")
         return
     _summarise(tables.collect(given, runs, out, path, tasks=machine.tasks))
     say(f"{path}.parquet: {len(runs)} runs of {given.rounds} rounds")
@@ -280,6 +303,7 @@ def _summarise(results: tables.Results) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     show(table)
+    say("mean ± standard deviation over seeds")
 
 
 def _with_progress(
@@ -289,16 +313,21 @@ def _with_progress(
     machine: Machine,
     processes: int,
     stop_after: float,
+    stop: Callable[[], bool],
 ) -> list[Outcome]:
     done = dict.fromkeys((one.name for one in runs), 0)
-    with progress_bar() as progress:
-        bar = progress.add_task(given.name, total=len(runs) * given.rounds, told="")
+    with counted(given.name, len(runs) * given.rounds) as tell:
 
         def report(one: Run, rounds: int) -> None:
             done[one.name] = rounds
-            told = f"{progress.tasks[bar].speed or 0.0:.0f} rounds/s of {len(runs)} runs"
-            progress.update(bar, completed=sum(done.values()), told=told)
+            tell(sum(done.values()), f" of {len(runs)} runs")
 
         return play_all(
-            runs, out, machine, processes=processes, stop_after=stop_after, report=report
+            runs,
+            out,
+            machine,
+            processes=processes,
+            stop_after=stop_after,
+            stop=stop,
+            report=report,
         )

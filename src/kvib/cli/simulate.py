@@ -1,28 +1,21 @@
 """`kvib prepare` and `kvib simulate`: one task, one run."""
 
 import math
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import kvib
-from kvib.cli.screen import progress_bar, say
-from kvib.names import POLICIES, PROCEDURES
+from kvib.cli.interrupt import interruptible, leave
+from kvib.cli.places import check_file, check_folder
+from kvib.cli.screen import counted, say
+from kvib.names import POLICIES, PROCEDURES, chosen
 from kvib.names import policy as named_policy
 from kvib.sim import LocalSGD, Simulation, prepared
 from kvib.sim.engines.make import make_engine
 from kvib.sim.engines.ray_engine import RayEngine, Workers
 from kvib.sim.records import write_csv
-
-
-def chosen(table: dict[str, Any], name: str, kind: str) -> Any:
-    """An entry of a table by its name, whatever its case."""
-    for known, value in table.items():
-        if known.lower() == name.lower():
-            return value
-    raise ValueError(f"{kind} {name!r} is not one of {', '.join(table)}")
 
 
 def prepare(
@@ -72,6 +65,8 @@ def simulate(
     for option, value in {"--stop-after": stop_after, "--memory": memory}.items():
         if not value > 0:
             raise ValueError(f"{option} {value:g}: give a positive number")
+    check_folder(out, "--out")
+    check_file(csv, "--csv")
     made = prepared.make_task(task)
     local = LocalSGD(learning_rate, batch_size, epochs)
     how = None if procedure is None else chosen(PROCEDURES, procedure, "procedure")
@@ -95,42 +90,39 @@ def simulate(
         exact_every=exact_every,
         seed=seed,
     )
-    show(simulation, rounds, out, stop_after)
+    stopped = play(simulation, rounds, out, stop_after)
+    done = len(simulation.records)
+    if done > rounds:
+        raise ValueError(
+            f"{out} holds {done} rounds already: give --rounds {done} or more, or another --out"
+        )
     if csv is not None:
         write_csv(csv, simulation.records)
-    done = len(simulation.records)
-    state = "finished" if done >= rounds else "stopped; run the same command to go on"
-    say(f"{out}: {done} of {rounds} rounds, last test loss {last_loss(simulation):.4f}, {state}")
+    how_far = f"{out}: {done} of {rounds} rounds, last test loss {last_loss(simulation):.4f}"
+    if stopped and done < rounds:
+        leave(how_far)
+    say(how_far + (", finished" if done == rounds else ", stopped; the same command goes on"))
 
 
 def make_sampler(
     policy: str, weights: Any, budget: float, procedure: kvib.Procedure | None, seed: int
 ) -> kvib.Sampler:
     """With a policy as its repr says it, or the recommended combination."""
-    if policy == "recommended":
+    if policy.lower() == "recommended":
         given: dict[str, Any] = {} if procedure is None else {"procedure": procedure}
         return kvib.recommended(weights, budget, seed=seed, **given)
     return kvib.Sampler(named_policy(policy), weights, budget, procedure, seed=seed)
 
 
-def show(simulation: Simulation, rounds: int, out: Path, stop_after: float) -> None:
-    """Play, with a bar on a terminal, and a line a minute where there is none."""
-    begin = last = time.monotonic()
-    before = 0
-    with progress_bar() as progress:
-        bar = progress.add_task(simulation.task.name, total=rounds, told="")
+def play(simulation: Simulation, rounds: int, out: Path, stop_after: float) -> bool:
+    """To the end or to `stop_after`, telling how far it is; whether Ctrl-C stopped it."""
+    with interruptible() as stop, counted(str(out), rounds) as tell:
         for record in simulation.run(rounds, out, stop_after=stop_after):
-            now, done = time.monotonic(), record.round + 1
-            before = before or done
-            speed = (done - before) / max(now - begin, 1e-9)
-            told = f"{speed:.1f} rounds/s, loss {last_loss(simulation):.4f}"
-            progress.update(bar, completed=done, told=told)
-            if progress.disable and now - last >= A_MINUTE:
-                last = now
-                say(f"{out}: {done} of {rounds} rounds, {told}")
-
-
-A_MINUTE = 60.0
+            tell(record.round + 1, f", loss {last_loss(simulation):.4f}")
+            if stop():
+                simulation.save(out / "checkpoint.npz")
+                break
+        return stop()
 
 
 def last_loss(simulation: Simulation) -> float:

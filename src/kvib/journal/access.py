@@ -24,16 +24,20 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(  # whichever thread stops the sampler lets go
-            f"{path}.lock", timeout=0, isolation_level=None, check_same_thread=False
-        )
+        file = Path(f"{path}.lock")
+        try:
+            self._db = sqlite3.connect(  # whichever thread stops the sampler lets go
+                file, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise trouble(file, error) from error
         try:
             self._db.execute("PRAGMA journal_mode=OFF")
             self._db.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             self._db.close()
             if _code(error) != sqlite3.SQLITE_BUSY:
-                raise trouble(Path(f"{path}.lock"), error) from error
+                raise trouble(file, error) from error
             raise BlockingIOError(
                 f"{path} is open elsewhere, in another process or a second time in this one; close "
                 "it there first. kvib.journal.read(path) answers questions meanwhile"
@@ -58,6 +62,20 @@ def connected(path: Path, write: bool) -> sqlite3.Connection:
         return _opened(f"{address}?immutable=1", write)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise trouble(path, error) from error
+
+
+def tidied(path: Path) -> None:
+    """Remove the empty side files that a reader has SQLite put beside a file nobody writes.
+
+    A connection for reading leaves them; the last one for writing takes them with it, and only the
+    last. A log that is not empty stays: it may be of a crash, and reading changes nothing.
+    """
+    wal = Path(f"{path}-wal")
+    try:
+        if not wal.stat().st_size:
+            _opened(f"{path.absolute().as_uri()}?mode=rw", write=False).close()
+    except (OSError, sqlite3.Error):
+        return  # gone by now, or not ours to remove
 
 
 def _opened(address: str, write: bool) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvib.cohort import Arrays
-from kvib.journal.access import connected, torn, trouble
+from kvib.journal.access import connected, tidied, torn, trouble
 from kvib.journal.records import Record, decode, encode
 from kvib.storage import plain_json, sync_folder
 
@@ -59,7 +59,7 @@ class JournalFile:
     """
 
     def __init__(self, path: Path, write: bool = False) -> None:
-        self.path = path
+        self.path, self._write = path, write
         if not path.exists():
             raise FileNotFoundError(f"there is no journal {path}")
         self._db = connected(path, write)
@@ -81,6 +81,8 @@ class JournalFile:
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
+        if not self._write:
+            tidied(self.path)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

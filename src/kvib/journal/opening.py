@@ -53,7 +53,7 @@ def journalled(
         weights: likewise, not needed to continue.
         budget: likewise.
         procedure: likewise.
-        snapshot_every: rounds; by default after one second of work, or ten times what the last
+        snapshot_every: rounds; by default after one second of work, or five times what the last
             snapshot took if that is more.
         keep: details of so many last rounds at least; by default of all.
         options: as for `Sampler`.
@@ -75,6 +75,10 @@ def journalled(
         raise FileNotFoundError(
             f"there is no journal {home} to continue; to begin one, give also "
             f"{', '.join(sorted(missing))}"
+        )
+    if not home.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {home.parent} for the journal {home.name}; make it first"
         )
     if home.exists():
         JournalFile(home).close()  # a foreign file gets no lock beside it

@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ def play_all(
     *,
     processes: int = 1,
     stop_after: float = math.inf,
+    stop: Callable[[], bool] = lambda: False,
     report: Report = lambda *_: None,
 ) -> list[Outcome]:
     """Play all runs that are not finished; each in its folder under `out`/experiment.
@@ -37,6 +39,7 @@ def play_all(
         machine: where, likewise.
         processes: how many at once.
         stop_after: seconds after which to save and stop.
+        stop: asked now and then whether to do so now.
         report: for a progress display.
     """
     deadline = time.monotonic() + stop_after
@@ -46,31 +49,36 @@ def play_all(
         report(run, 0 if ended is None else ended.rounds)
     if processes == 1 or len(runs) == 1:
         return [
-            play(run, folder, machine, deadline=deadline, report=_one(report, run))
-            if time.monotonic() < deadline or (ended is not None and ended.finished)
+            play(run, folder, machine, deadline=deadline, stop=stop, report=_one(report, run))
+            if (time.monotonic() < deadline and not stop())
+            or (ended is not None and ended.finished)
             else ended or Outcome(0, finished=False)
             for run, folder, ended in zip(runs, folders, done, strict=True)
         ]
     spawn = multiprocessing.get_context("spawn")
-    told: Any = spawn.Queue()
+    told, halt = spawn.Queue(), spawn.Event()
     ends: dict[int, Outcome | None] = {}
     with (
         _few_threads(machine.threads),
-        ProcessPoolExecutor(processes, spawn, initializer=_begin, initargs=(told,)) as pool,
+        ProcessPoolExecutor(processes, spawn, initializer=_begin, initargs=(told, halt)) as pool,
     ):
-        jobs: dict[Future[Outcome | None], int] = {
-            pool.submit(_work, k, runs[k], folders[k], machine, deadline): k
-            for k, ended in enumerate(done)
-            if ended is None or not ended.finished
-        }
         try:
+            with _deaf_children():
+                jobs: dict[Future[Outcome | None], int] = {
+                    pool.submit(_work, k, runs[k], folders[k], machine, deadline): k
+                    for k, ended in enumerate(done)
+                    if ended is None or not ended.finished
+                }
             while jobs:
+                if stop():
+                    halt.set()
                 ready, _ = wait(jobs, timeout=0.2, return_when=FIRST_COMPLETED)
                 for k, rounds in _waiting(told):
                     report(runs[k], rounds)
                 for job in ready:
                     ends[jobs.pop(job)] = job.result()
         except BaseException:
+            halt.set()  # leaving the pool waits for whoever plays
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [ends.get(k) or done[k] or Outcome(0, finished=False) for k in range(len(runs))]
@@ -80,9 +88,10 @@ def _one(report: Report, run: Run) -> Callable[[int], None]:
     return lambda rounds: report(run, rounds)
 
 
-def _begin(told: Any) -> None:
-    global _told
-    _told = told
+def _begin(told: Any, halt: Any) -> None:
+    global _told, _halt
+    _told, _halt = told, halt
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `_deaf_children`, for systems without masks
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
@@ -95,8 +104,8 @@ def _end_with(parent: int) -> None:
 
 
 def _work(k: int, run: Run, folder: Path, machine: Machine, deadline: float) -> Outcome | None:
-    """None if the deadline came first."""
-    if time.monotonic() >= deadline:
+    """None if the deadline or Ctrl-C came first."""
+    if time.monotonic() >= deadline or _halt.is_set():
         return None
     last = 0.0
 
@@ -106,12 +115,13 @@ def _work(k: int, run: Run, folder: Path, machine: Machine, deadline: float) -> 
             last = time.monotonic()
             _told.put((k, rounds))
 
-    ended = play(run, folder, machine, deadline=deadline, report=tell)
+    ended = play(run, folder, machine, deadline=deadline, stop=_halt.is_set, report=tell)
     _told.put((k, ended.rounds))
     return ended
 
 
 _told: Any = None
+_halt: Any = None
 
 
 def _waiting(told: Any) -> Iterator[tuple[int, int]]:
@@ -120,6 +130,20 @@ def _waiting(told: Any) -> Iterator[tuple[int, int]]:
             yield told.get_nowait()
         except queue.Empty:
             return
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Ctrl-C goes to all processes of a terminal: workers begun in here leave it to this one, also
+    while they are still importing."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -80,6 +80,7 @@ def play(
     machine: Machine = HERE,
     *,
     deadline: float = math.inf,
+    stop: Callable[[], bool] = lambda: False,
     report: Callable[[int], None] = lambda _: None,
 ) -> Outcome:
     """Play a run to its end, or to the deadline; a finished one is not repeated.
@@ -89,6 +90,7 @@ def play(
         out: the folder of the experiment's runs.
         machine: where.
         deadline: of `time.monotonic`; then the run stops, to go on later.
+        stop: asked after every round whether to do so now.
         report: told of the rounds done, now and then.
     """
     folder = out / run.name
@@ -104,6 +106,9 @@ def play(
         left = deadline - time.monotonic()
         for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
             report(record.round + 1)
+            if stop():
+                simulation.save(folder / "checkpoint.npz")
+                break
     except DivergedError as error:
         diverged = str(error).partition(";")[0]  # what follows is of the checkpoint, removed below
     except (MemoryShortError, RuntimeError) as error:

@@ -20,17 +20,19 @@ class Measure:
 
     column: str
     title: str
+    which: str
+    """Of its rounds, what `of_a_run` gives."""
     of_a_run: Callable[[Results, str, str], np.ndarray]
     scale: str = "linear"
     cumulative: bool = False
 
 
 MEASURES = (
-    Measure("loss", "test loss", _last),
-    Measure("accuracy", "test accuracy", _last),
-    Measure("train_loss", "training loss", _last),
-    Measure("variance", "variance", mean, scale="log"),
-    Measure("regret", "regret", total, scale="log", cumulative=True),
+    Measure("loss", "test loss", "last", _last),
+    Measure("accuracy", "test accuracy", "last", _last),
+    Measure("train_loss", "training loss", "last", _last),
+    Measure("variance", "variance", "mean", mean, scale="log"),
+    Measure("regret", "regret", "total", total, scale="log", cumulative=True),
 )
 
 
@@ -56,7 +58,8 @@ def summary(results: Results) -> tuple[list[str], list[list[str]]]:
         for label in results.labels
         if not (own := some.where(label=label)).table.is_empty()
     ]
-    return ["sampler", "K", "rate", *(m.title for m in columns)], rows
+    titles = (f"{m.which} {m.title}" for m in columns)
+    return ["sampler", "K", "learning rate", *titles], rows
 
 
 def _told(own: Results, label: str, measure: Measure) -> str:
