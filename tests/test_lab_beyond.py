@@ -268,6 +268,19 @@ def test_the_table_of_a_federation(tmp_path):
     assert rows[5].startswith("| 5 | recommended | – | 1.36 |")
 
 
+def test_runs_that_were_lost_are_no_measure(tmp_path):
+    """K-Vib forgets everything at the end: no ratio to it, or of it."""
+    given = read(ROOT / "experiments/beyond-femnist-400.toml")
+    rounds = pl.col("round")
+    gone = (pl.col("label") == "K-Vib") & (rounds > 0.8 * rounds.max())
+    accuracy = pl.when(gone).then(0.01).otherwise(0.9)
+    table = plausible(given).filter(pl.col("budget") == 5).with_columns(accuracy=accuracy)
+    made(tmp_path, given, table)
+    rows = beyond.federation(tables.load(tmp_path / given.name)).splitlines()[2:]
+    assert rows[0].startswith("| 5 | uniform | 1.00 | – | 0.900 |")
+    assert rows[1].startswith("| 5 | K-Vib | – | – | 0.010, lost |")
+
+
 def test_the_table_of_what_was_played(tmp_path):
     given = read(ROOT / "experiments/beyond-femnist-400.toml")
     few = pl.col("label").is_in(["K-Vib", "Forecast"]) & (pl.col("budget") == 5)

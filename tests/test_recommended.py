@@ -287,6 +287,42 @@ def test_a_fixed_size_is_worth_what_was_foretold_when_few_were_seen(common, roun
     assert told.procedure == pytest.approx(measured(sampler, updates), abs=0.1)
 
 
+@pytest.mark.parametrize(("groups", "noise"), [(4, 0.3), (8, 0.5), (200, 0.5)])
+def test_balanced_draws_are_worth_what_was_foretold(groups, noise):
+    """Clients in groups that pull the same way, a few or each its own: told to a fifth."""
+    directions = np.random.default_rng(0).normal(size=(groups, 2000))
+    own = np.repeat(directions - directions.mean(axis=0), 200 // groups, axis=0)
+    sampler = learned(
+        np.ones(200),
+        lambda t: own + noise * np.random.default_rng([9, t]).normal(size=own.shape),
+        rounds=30,
+        budget=20,
+    )
+    updates = own + noise * np.random.default_rng(99).normal(size=own.shape)
+    p, weighted = sampler.probabilities(), sampler.weights[:, None] * updates
+    how = {"gram": weighted @ weighted.T, "draws": 200, "rng": np.random.default_rng(1)}
+    on = sampler.balanced_on(np.arange(200))
+    found = metrics.variance(p, procedure=kvib.balanced, variables=on, **how).value
+    alone = metrics.variance(p, procedure=kvib.independent, **how).value
+    told = kvib.diagnose(sampler)
+    assert told.balanced == pytest.approx(found / alone, abs=0.2)
+    if groups == 4:
+        assert "most to gain: draws balanced on sketches (kvib.balanced)" in str(told)
+        assert told.procedure > 0.8  # a fixed size alone gains nothing there
+
+
+def test_nothing_to_gain():
+    rng = np.random.default_rng(0)
+    told = kvib.diagnose(learned(np.ones(60), lambda t: rng.normal(size=(60, 500)), sketch=64))
+    assert min(told.policy, told.procedure, told.memory) > 0.9
+    everybody = kvib.recommended(np.ones(5), 5)
+    for _ in range(5):
+        everybody.step(everybody.draw(), rng.normal(size=(5, 8)))
+    told = str(kvib.diagnose(everybody))
+    assert "most to gain: nothing much by any of them" in told
+    assert "use step()" not in told
+
+
 def test_memory_is_worth_little_before_clients_come_back():
     """Constant updates of 1,000 clients: all that is not new after 20 rounds of 10, which is 18 %.
 
@@ -369,7 +405,7 @@ def test_without_sketches():
     assert np.isnan(told.memory)
     assert 0 < told.policy < 1
     text = str(told)
-    assert text.count("unknown: give the sampler sketch=32 and use step()") == 2
+    assert text.count("unknown: give the sampler sketch=32 and use step()") == 3
     assert "most to gain: probabilities that follow norms" in text
     assert "nan" not in text.lower()
 

@@ -37,8 +37,7 @@ class Diagnosis(NamedTuple):
     """A fixed size instead of independent draws, with the best probabilities; NaN where no
     sketches are kept."""
     balanced: float
-    """Draws balanced on sketches of last updates instead of independent ones; NaN likewise, and
-    until somebody came back."""
+    """Draws balanced on sketches of last updates instead of independent ones; NaN likewise."""
     memory: float
     """Differences to each client's last update, over the last ten rounds or so, when many clients
     may not have had one yet; NaN likewise."""
@@ -66,7 +65,7 @@ class Diagnosis(NamedTuple):
         """Why, and the way out."""
         if math.isnan(self.seen):
             return "unknown: give the sampler sketch=32 and use step()"
-        return "unknown until clients came back, or were drawn by chance"
+        return "unknown while so few were seen, or nobody is drawn by chance"
 
 
 def diagnose(sampler: Sampler) -> Diagnosis:
@@ -101,8 +100,7 @@ def diagnose(sampler: Sampler) -> Diagnosis:
     fixed = alike = math.nan
     if sketches.size:
         fixed = _fixed_size(best, pi, sketches.rows[here])
-        gained = 1 - _balanced(best, pi, weights, sketches.rows[here])
-        alike = 1 - sketches.resemblance * gained
+        alike = _balanced(best, pi, weights, sketches.rows[here])
     return Diagnosis(
         policy=policy,
         size=size,
@@ -148,11 +146,11 @@ def _fixed_size(p: FloatArray, pi: FloatArray, directions: FloatArray) -> float:
 
 
 def _balanced(p: FloatArray, pi: FloatArray, weights: FloatArray, directions: FloatArray) -> float:
-    """Variance of draws balanced on updates, as a share of that of independent ones, if updates
-    stay as they are.
+    """Variance of draws balanced on last updates, as a share of that of independent ones.
 
-    Draws are balanced on one half of each sketch and judged by the other, which is of other
-    parameters. Clients that were never seen point as some do that were.
+    Draws are balanced on one half of each sketch and judged by the other: of other parameters, so
+    that it shares with the first what clients have in common and not the chance of one update.
+    Clients that were never seen point as some do that were.
     """
     lengths = np.linalg.norm(directions, axis=1)
     seen, rng = np.flatnonzero(lengths > 0), generator(len(pi), 0, "diagnosis")

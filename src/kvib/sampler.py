@@ -376,7 +376,8 @@ class Sampler:
             return self._chances(available, budget, norms).of(np.arange(len(self)))
 
     def forecast(self, level: float = 0.9) -> Forecasts:
-        """‖g‖ of every client in the coming round: medians, and intervals of this probability."""
+        """‖g‖ of every client in the coming round: medians, and intervals of this probability; with
+        an estimator that remembers ‖g − βh‖, which is what the policy learns from."""
         if not 0 < level < 1:
             raise ValueError(f"level={level} is not a probability between 0 and 1")
         with self._lock:
@@ -552,7 +553,9 @@ class Sampler:
         for name, there in fixed.items():
             if there:
                 raise ValueError(
-                    f"a sampler with {name} has a fixed population; start a new one, or do without"
+                    f"a sampler with {name} has a fixed population (`kvib.recommended` keeps "
+                    "sketches); start a new one, or let clients come and go with "
+                    "kvib.Sampler(kvib.Forecast(), weights, budget)"
                 )
 
     def _make_room(self, needed: int) -> None:

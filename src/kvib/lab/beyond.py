@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 def federation(results: Results) -> str:
-    """A table of means over the run (accuracy and loss: over its last tenth), seeds together.
+    """A table of medians over the run, means of accuracy and loss over its last tenth.
 
     Of what was played: the line below it names the rest.
     """
@@ -38,25 +38,32 @@ def federation(results: Results) -> str:
     for K in results.table["budget"].unique().sort():
         part = results.where(budget=K)
         part = part.of(*part.table["label"].unique())
-        noise = _mean(part, "uniform", "variance")
-        regret = _mean(part, "K-Vib", "regret")
+        noise, regret = _usual(part, "uniform", "variance"), _usual(part, "K-Vib", "regret")
         for label in part.labels:
             cells = (
-                _told(_mean(part, label, "variance") / noise, ".2f"),
-                _told(_mean(part, label, "regret") / regret, ".2f"),
-                _told(_late(part, label, "accuracy"), ".3f"),
+                _told(_usual(part, label, "variance") / noise, ".2f"),
+                _told(_usual(part, label, "regret") / regret, ".2f"),
+                _told(_late(part, label, "accuracy"), ".3f") + ", lost" * _lost(part, label),
                 _told(_late(part, label, "train_loss"), ".3f"),
             )
             rows.append(f"| {K:g} | {label} | {' | '.join(cells)} |\n")
     return COLUMNS + "".join(rows)
 
 
-def _mean(results: Results, label: str, column: str) -> float:
-    """Over measured rounds and seeds; NaN where there are none."""
-    if label not in results.labels:
+def _usual(results: Results, label: str, column: str) -> float:
+    """The median over measured rounds, of all seeds; NaN where there are none, or the run was lost:
+    the noise of a model that has forgotten everything is no measure."""
+    if label not in results.labels or _lost(results, label):
         return np.nan
-    values = per_seed(results, label, column, pl.col(column).mean())
+    values = per_seed(results, label, column, pl.col(column).median())
     return float(np.mean(values.astype(np.float64)))
+
+
+def _lost(results: Results, label: str) -> bool:
+    """Whether a seed ended with less than half of the accuracy that it had."""
+    ends = (pl.col("accuracy").drop_nulls().last(), pl.col("accuracy").max() / 2)
+    last, half = (per_seed(results, label, "accuracy", end) for end in ends)
+    return bool((last < half).any())
 
 
 def _late(results: Results, label: str, column: str) -> float:
@@ -80,8 +87,10 @@ def federations(results: Path) -> str:
 
 
 LEGEND = """
-One seed; exact metrics every tenth round, each sampler on its own trajectory; accuracy and loss of
-the last tenth of the run. –: not known, since not all clients trained in one chunk (since mended).
+One seed; exact metrics every tenth round, medians over them, each sampler on its own trajectory;
+accuracy and loss of the last tenth of the run. Lost: it ended with less than half of the accuracy
+that it had. –: not known, since not all clients trained in one chunk (since mended), or of a run
+that was lost, or relative to one.
 """
 
 
