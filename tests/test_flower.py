@@ -4,6 +4,7 @@ import gc
 import importlib
 import io
 import itertools
+import logging
 import math
 import re
 import tomllib
@@ -18,6 +19,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.logger import FLOWER_LOGGER
 from flwr.server import strategy as legacy
 from flwr.serverapp import strategy as strategies
 
@@ -477,6 +479,21 @@ def test_an_app_that_does_not_introduce_itself_goes_by_node_ids_and_equal_weight
     one_round(strategy, grid, record(**MODEL))
     assert strategy.sampler.keys(range(N)) == sorted(f"node-{node}" for node in grid.contexts)
     assert strategy.sampler.weights == pytest.approx(np.full(N, 1 / N))
+
+
+def test_the_log_tells_of_those_who_were_drawn_and_heard():
+    """Not of the two nodes and the one result that stand in for them before the strategy."""
+    told = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    FLOWER_LOGGER.addHandler(handler)
+    try:
+        one_round(sampling(), fleet(), record(**MODEL))
+    finally:
+        FLOWER_LOGGER.removeHandler(handler)
+    [drew] = re.findall(r"kvib: drew (\d+) clients", "\n".join(told))
+    assert f"kvib: {drew} of {drew} clients were heard" in told
+    assert not any("Sampled" in line or "Received" in line for line in told)
 
 
 def test_each_node_is_asked_once():

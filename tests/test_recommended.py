@@ -428,3 +428,24 @@ def test_where_nothing_is_to_gain():
     sampler = learned(np.ones(6), lambda t: BASE[:6] + 0 * t, rounds=8, budget=6)
     told = kvib.diagnose(sampler)
     assert told.policy == told.procedure == told.size == 1
+
+
+def test_recommended_in_a_journal(tmp_path):
+    """Ended in the middle of a round, it goes on as one that never stopped."""
+    updates = np.random.default_rng(0).normal(size=(12, 6))
+
+    def rounds(sampler, many):
+        drawn = []
+        for _ in range(many):
+            cohort = sampler.draw()
+            sampler.step(cohort, updates[cohort.ids])
+            drawn.append(cohort.ids.tolist())
+        return drawn
+
+    straight = rounds(kvib.recommended(np.ones(12), 3, seed=2), 8)
+    path = tmp_path / "run.kvib"
+    with kvib.recommended(np.ones(12), 3, seed=2, journal=path) as sampler:
+        before = rounds(sampler, 5)
+    with kvib.recommended(np.ones(12), 3, seed=2, journal=path) as sampler:
+        assert sampler.guard == kvib.Guard()
+        assert [*before, *rounds(sampler, 3)] == straight

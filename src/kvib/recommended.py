@@ -2,19 +2,40 @@
 
 from __future__ import annotations  # so that help() shows names, not what they stand for
 
-from typing import Any
+import os
+from typing import Any, overload
 
 from numpy.typing import ArrayLike
 
 from kvib.difference import Difference
 from kvib.guard import Guard
+from kvib.journal.opening import journalled
+from kvib.journal.sampler import Journalled
 from kvib.policies import Forecast
 from kvib.procedures import balanced
 from kvib.sampler import Sampler
 
 
+@overload
 def recommended(
-    weights: ArrayLike, budget: float, *, remember: bool = False, **options: Any
+    weights: ArrayLike, budget: float, *, remember: bool = ..., journal: None = ..., **options: Any
+) -> Sampler: ...
+@overload
+def recommended(
+    weights: ArrayLike,
+    budget: float,
+    *,
+    remember: bool = ...,
+    journal: str | os.PathLike[str],
+    **options: Any,
+) -> Journalled: ...
+def recommended(
+    weights: ArrayLike,
+    budget: float,
+    *,
+    remember: bool = False,
+    journal: str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> Sampler:
     """Forecast norms, draw exactly `budget` clients balanced on sketches, guard against spikes.
 
@@ -31,8 +52,17 @@ def recommended(
         budget: clients per round.
         remember: also keep every client's last update, N·d numbers, and sample differences only:
             a large gain where clients return often and differ persistently.
+        journal: a file in which it lives, as `journalled` says; begun there, or continued.
         options: of `Sampler`.
     """
     estimator = Difference() if remember else None
-    given = {"procedure": balanced, "estimator": estimator, "guard": Guard(), "sketch": 32}
-    return Sampler(Forecast(), weights, budget, **{**given, **options})
+    given: dict[str, Any] = {
+        "procedure": balanced,
+        "estimator": estimator,
+        "guard": Guard(),
+        "sketch": 32,
+    }
+    given |= options
+    if journal is not None:
+        return journalled(journal, Forecast(), weights, budget, **given)
+    return Sampler(Forecast(), weights, budget, **given)

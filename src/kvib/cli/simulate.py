@@ -109,8 +109,8 @@ def make_sampler(
 ) -> kvib.Sampler:
     """With a policy as its repr says it, or the recommended combination."""
     if policy.lower() == "recommended":
-        given: dict[str, Any] = {} if procedure is None else {"procedure": procedure}
-        return kvib.recommended(weights, budget, seed=seed, **given)
+        how = kvib.balanced if procedure is None else procedure
+        return kvib.recommended(weights, budget, seed=seed, procedure=how)
     return kvib.Sampler(named_policy(policy), weights, budget, procedure, seed=seed)
 
 

@@ -1,10 +1,12 @@
 """What the wrapped strategy is asked for: a message to send, and a step to take."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import FLOWER_LOGGER
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
@@ -34,12 +36,26 @@ def _content_with_two(strategy: FedAvg) -> Iterator[None]:
         strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = wanted
 
 
+@contextmanager
+def _without_its_counts() -> Iterator[None]:
+    """It would tell of two nodes and of one result, which stand in for all there are."""
+
+    def more_than_informed(record: logging.LogRecord) -> bool:
+        return record.levelno > logging.INFO
+
+    FLOWER_LOGGER.addFilter(more_than_informed)
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.removeFilter(more_than_informed)
+
+
 def message_of(
     strategy: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
 ) -> Message | None:
     """What it sends, to whomever; None where it does not train."""
     two = cast(Grid, _TwoNodes(grid))
-    with _content_with_two(strategy):
+    with _content_with_two(strategy), _without_its_counts():
         messages = list(strategy.configure_train(server_round, arrays, config, two))
     if not messages:
         return None
@@ -62,7 +78,7 @@ def step_of(
     """What it makes of one reply, with metrics that were averaged already."""
     given = MetricRecord({**metrics, strategy.weighted_by_key: 1.0})
     content = RecordDict({strategy.arrayrecord_key: arrays, "metrics": given})
-    with _metrics_as_given(strategy):
+    with _metrics_as_given(strategy), _without_its_counts():
         return strategy.aggregate_train(server_round, [Message(content, reply_to=asked)])
 
 

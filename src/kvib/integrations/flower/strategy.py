@@ -221,6 +221,7 @@ class UnbiasedSampling(Strategy):
         self.fleet.refused = {round.keys[position]: why for position, why in refused.items()}
         for key, why in self.refused.items():
             log(INFO, "kvib: client %s was not heard: %s", key, why)
+        log(INFO, "kvib: %d of %d clients were heard", len(heard), len(round.cohort))
         measured = self._measured(round, heard)  # may raise in a user's function: before we learn
         outcome = combination.finish()
         moved = to_record(round.model.moved(outcome.d, outcome.buffers))
