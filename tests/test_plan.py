@@ -149,6 +149,15 @@ def test_words_and_errors(rounds):
         plan(log, weights, kvib.KVib(), budgets=[8, 100])
 
 
+def test_a_bound_above_what_it_bounds_says_nothing(rounds):
+    weights, log = rounds
+    told = plan(log, weights, kvib.KVib(), budgets=[4, 8])
+    above = told.perfect._replace(value=np.array([0.0, 2 * told.policy.value[1]]))
+    *_, few, many = str(told._replace(perfect=above, warnings=())).splitlines()
+    assert few.split()[-1] == "0"
+    assert many.split()[-1] == "–"
+
+
 def test_a_picture(rounds):
     plan_figure = pytest.importorskip("kvib.lab.plan_figure")
     weights, log = rounds

@@ -64,8 +64,10 @@ class Plan(NamedTuple):
             f"{'budget':>10} {logging:>12} {policy:>12} {'no less than':>12}",
         ]
         curves = np.array([self.logging.value, self.policy.value, self.perfect.value]).T
-        for K, variances in zip(self.budgets, curves, strict=True):
-            told.append(f"{K:>10.4g}" + "".join(f" {v:>12.3g}" for v in variances))
+        for K, (*known, least) in zip(self.budgets, curves.tolist(), strict=True):
+            # estimated too: above a policy's it says nothing
+            cells = [f"{v:.3g}" for v in known] + [f"{least:.3g}" if least <= min(known) else "–"]
+            told.append(f"{K:>10.4g}" + "".join(f" {cell:>12}" for cell in cells))
         return "\n".join([*told, *(f"warning: {warning}" for warning in self.warnings)])
 
 
