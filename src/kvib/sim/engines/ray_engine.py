@@ -192,7 +192,7 @@ class RayEngine(Usual):
         ray, workers = self._ray, self.workers
         nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
         self._actors = [actor for actor in self._actors if actor.node in nodes]
-        living, fresh = len(self._ready(0.0)), list[_Actor]()
+        fresh: list[_Actor] = []
         for node, room in sorted(nodes.items()):
             fits = [
                 room.get(kind, 0) // need
@@ -201,7 +201,7 @@ class RayEngine(Usual):
             ]
             here = sum(actor.node == node for actor in self._actors)
             for _ in range(int(min(fits)) - here):
-                if workers.count is not None and living + len(fresh) >= workers.count:
+                if workers.count is not None and len(self._actors) >= workers.count:
                     break
                 fresh.append(self._start(node))
                 self._actors.append(fresh[-1])
@@ -220,12 +220,10 @@ class RayEngine(Usual):
                 stacklevel=2,
             )
             ready = self._ready(STARTING)
-        return ready[: workers.count]
+        return ready
 
     def _ready(self, seconds: float) -> list[_Actor]:
         """Workers that live; waits for one at most so long."""
-        if not self._actors:
-            return []
         refs = [actor.ready for actor in self._actors]
         many = 1 if seconds else len(refs)
         came, _ = self._ray.wait(refs, num_returns=many, timeout=seconds)
