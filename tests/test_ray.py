@@ -173,8 +173,9 @@ def test_no_cluster_at_an_address(address):
 slow = pytest.mark.slow
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster():
+    """One for all tests, since it takes ten seconds: leave two nodes, and nobody on them."""
     ray = pytest.importorskip("ray")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     from ray.cluster_utils import Cluster
@@ -362,7 +363,7 @@ def test_cores_that_others_hold(cluster, monkeypatch):
         def here(self):
             return True
 
-    monkeypatch.setattr(ray_engine, "STARTING", 20.0)
+    monkeypatch.setattr(ray_engine, "STARTING", 10.0)
     holder = Holder.remote()
     ray.get(holder.here.remote())
     engine = RayEngine(TASK, LOCAL)

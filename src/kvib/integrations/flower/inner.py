@@ -1,8 +1,8 @@
 """What the wrapped strategy is asked for: a message to send, and a step to take."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from logging import INFO, LogRecord
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -40,8 +40,8 @@ def _content_with_two(strategy: FedAvg) -> Iterator[None]:
 def _without_its_counts() -> Iterator[None]:
     """It would tell of two nodes and of one result, which stand in for all there are."""
 
-    def more_than_informed(record: logging.LogRecord) -> bool:
-        return record.levelno > logging.INFO
+    def more_than_informed(record: LogRecord) -> bool:
+        return record.levelno > INFO
 
     FLOWER_LOGGER.addFilter(more_than_informed)
     try:
