@@ -90,7 +90,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round in process")
