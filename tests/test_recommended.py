@@ -287,7 +287,7 @@ def test_a_fixed_size_is_worth_what_was_foretold_when_few_were_seen(common, roun
     assert told.procedure == pytest.approx(measured(sampler, updates), abs=0.1)
 
 
-@pytest.mark.parametrize(("groups", "noise"), [(4, 0.3), (8, 0.5), (200, 0.5)])
+@pytest.mark.parametrize(("groups", "noise"), [(4, 0.3), (200, 0.5)])
 def test_balanced_draws_are_worth_what_was_foretold(groups, noise):
     """Clients in groups that pull the same way, a few or each its own: told to a fifth."""
     directions = np.random.default_rng(0).normal(size=(groups, 2000))
@@ -300,7 +300,7 @@ def test_balanced_draws_are_worth_what_was_foretold(groups, noise):
     )
     updates = own + noise * np.random.default_rng(99).normal(size=own.shape)
     p, weighted = sampler.probabilities(), sampler.weights[:, None] * updates
-    how = {"gram": weighted @ weighted.T, "draws": 200, "rng": np.random.default_rng(1)}
+    how = {"gram": weighted @ weighted.T, "draws": 100, "rng": np.random.default_rng(1)}
     on = sampler.balanced_on(np.arange(200))
     found = metrics.variance(p, procedure=kvib.balanced, variables=on, **how).value
     alone = metrics.variance(p, procedure=kvib.independent, **how).value
