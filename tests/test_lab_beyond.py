@@ -231,6 +231,17 @@ def test_figures_in_choosing():
     )
     assert f"{ours:.0f} rounds to 95 % with `recommended`, {alone:.0f} with `Forecast`" in text
     assert f"{size:.0f} with `BySize`, {rival:.0f} with Avare" in text
+    fired = [
+        tables.load(RESULTS / name).where(label="recommended", **of).table["cut"]
+        for name, of in (
+            ("femnist-rates", {"learning_rate": 0.05}),
+            ("beyond-femnist-v1", {"budget": 5}),
+            ("femnist-rates", {"learning_rate": 0.1}),
+        )
+    ]
+    calm, few, fast = (f"{(cut > 0).sum()} of {len(cut)} rounds" for cut in fired)
+    assert calm.startswith("0 of ")
+    assert f"(with K = 5 and a limit of two steps in {few}), and fired in {fast} at 0.1" in text
     ends = [beyond._late(at_20, label, "accuracy") for label in at_20.labels]
     assert f"within {max(ends) - min(ends):.3f} of each other" in text
 

@@ -268,7 +268,7 @@ def _play(
     if processes is not None and processes < 1:
         raise ValueError(f"--processes {processes}: give at least 1")
     if processes is None:  # one where a run takes all there is: a GPU, a cluster
-        alone = machine.device is not None or given.engine == "ray"
+        alone = machine.device is not None or given.elsewhere
         processes = 1 if alone else os.cpu_count() or 1
     if processes > 1:
         threads = max(1, (os.cpu_count() or 1) // processes)

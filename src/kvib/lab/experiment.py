@@ -148,6 +148,11 @@ class Experiment:
                 reason = error if isinstance(error, ValueError) else told(error)
                 raise ValueError(f"sampler {sampler.label!r}: {reason}") from error
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether clients train on a cluster, not in this process and on its device."""
+        return self.engine == "ray"
+
     def _check_lists(self) -> None:
         """None is empty, and no two runs have one folder."""
         rates = self.local.learning_rates

@@ -156,7 +156,7 @@ def _how(run: Run) -> dict[str, str]:
 
 def check(experiment: Experiment, machine: Machine = HERE) -> None:
     """What only machine and task can tell: that they are here, that there are enough clients."""
-    if experiment.engine == "ray":  # devices are where workers are
+    if experiment.elsewhere:
         _workers(machine, experiment.precision)
     elif machine.address is not None or machine.patience is not None:
         raise ValueError(
