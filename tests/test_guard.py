@@ -279,11 +279,73 @@ def test_a_first_round_of_zeros_and_of_two():
     assert one_round(pair, BASE * 10.0 ** np.arange(N)[:, None])[1].cut == 0
 
 
+BOTH = [None, kvib.Difference()]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+@pytest.mark.parametrize("parts", [1, K], ids=["at once", "one by one"])
+@pytest.mark.parametrize(
+    ("estimator", "coefficients"),
+    [
+        (None, kvib.unbiased),
+        (None, kvib.self_normalised),
+        (kvib.Difference(), kvib.unbiased),
+    ],
+    ids=["plain", "mean", "memory"],
+)
+def test_what_is_no_number_is_left_out(bad, estimator, coefficients, parts):
+    """As if it had not answered: same step, same lessons; what it might have added is reported."""
+    silent, sampler = (
+        new(guard=kvib.Guard(), estimator=estimator, response=0.9, sketch=4) for _ in range(2)
+    )
+    for t in range(5):
+        one_round(silent, calm(t))
+        one_round(sampler, calm(t))
+    usual = sampler.usual_step
+    cohort = sampler.draw()
+    updates = calm(5)[cohort.ids]
+    updates[1, 3] = bad
+    estimation = sampler.begin(cohort, coefficients)
+    with pytest.warns(UserWarning, match=f"client {cohort.ids[1]} in round 5 is not finite"):
+        for part in np.array_split(np.arange(K), parts):
+            at = np.isin(np.arange(K), part)
+            estimation.add(at, updates[at])
+    assert estimation.cut == pytest.approx(20 / K * usual)
+    assert np.flatnonzero(estimation.left_out).tolist() == [1]
+    given = [None if k == 1 else u for k, u in enumerate(updates)]
+    assert np.allclose(estimation.finish(), silent.step(silent.draw(), given, coefficients))
+    assert sampler.usual_step == pytest.approx(silent.usual_step)
+    assert np.allclose(sampler.probabilities(), silent.probabilities())
+    assert one_round(sampler, calm(6))[1].cut == 0
+
+
+@pytest.mark.parametrize("estimator", BOTH, ids=["plain", "memory"])
+def test_nobody_is_left(estimator):
+    """One of two is silent, the other no number: a step of zeros, or of what is remembered."""
+    sampler = kvib.Sampler(
+        kvib.BySize(),
+        WEIGHTS,
+        2,
+        kvib.pivotal,
+        guard=kvib.Guard(),
+        estimator=estimator,
+        response=0.9,
+    )
+    for t in range(20):
+        one_round(sampler, calm(t))
+    remembered = 0.0 if estimator is None else sampler.remembered.known(None)
+    with pytest.warns(UserWarning, match="not finite"):
+        d = sampler.step(sampler.draw(), [None, np.full(DIM, np.nan)])
+    assert d.tolist() == (np.zeros(DIM) + remembered).tolist()
+    assert np.isfinite(one_round(sampler, calm(6))[2]).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("guard", [None, kvib.Guard()], ids=repr)
-@pytest.mark.parametrize("estimator", [None, kvib.Difference()], ids=["plain", "memory"])
-def test_numbers_that_are_none_are_refused(bad, guard, estimator):
-    """As `update` refuses infinite norms, and nothing changes: the client is reported as None."""
+@pytest.mark.parametrize(("guard", "broken_ones"), [(None, 1), (kvib.Guard(), 4)], ids=repr)
+@pytest.mark.parametrize("estimator", BOTH, ids=["plain", "memory"])
+def test_numbers_that_are_none_are_refused(bad, guard, broken_ones, estimator):
+    """As `update` refuses infinite norms, and nothing changes; the client is reported as None. A
+    guard refuses where most are so: then it is not a client that exploded."""
     sampler = new(guard=guard, estimator=estimator, response=0.9)
     for t in range(5):
         one_round(sampler, calm(t))
@@ -291,7 +353,7 @@ def test_numbers_that_are_none_are_refused(bad, guard, estimator):
     cohort = sampler.draw()
     updates = calm(5)[cohort.ids]
     broken = updates.copy()
-    broken[1, 3] = bad
+    broken[1 : 1 + broken_ones, 3] = bad
     with pytest.raises(ValueError, match=f"client {cohort.ids[1]}"):
         sampler.step(cohort, broken)
     assert np.array_equal(sampler.usual_step, usual, equal_nan=True)

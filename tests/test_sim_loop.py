@@ -311,6 +311,51 @@ def test_a_diverging_torch_client_is_named():
             list(simulation.run(rounds=20))
 
 
+def task_with_an_explosive_client():
+    task = small_task()
+    x, y, low = task.train.x.copy(), task.train.y.copy(), int(task.train.sizes[:3].sum())
+    own = slice(low, low + int(task.train.sizes[3]))
+    x[own] *= np.float32(1e30)
+    y[own] = np.arange(len(y[own])) % CLASSES  # nothing that a model could learn
+    train = ClientData(x, y, task.train.sizes)
+    return dataclasses.replace(task, train=train)
+
+
+@pytest.mark.parametrize("torch", [False, True])
+@pytest.mark.filterwarnings("ignore:1 of 4 clients:UserWarning", "ignore:(overflow|invalid)")
+def test_one_explosive_client_does_not_end_a_guarded_run(torch):
+    """It is left out; without a guard it ends the run when it is drawn, not when it is measured."""
+    task, local = task_with_an_explosive_client(), LocalSGD(0.1, batch_size=8, epochs=3)
+    engine = LinearEngine(task, local)
+    if torch:
+        pytest.importorskip("torch")
+        from kvib.sim.engines.torch_engine import TorchEngine
+
+        engine = TorchEngine(task, local, batched=True)
+
+    def played(guard, sketch):
+        sampler = kvib.Sampler(
+            kvib.Uniform(), task.weights, 4, kvib.pivotal, seed=1, guard=guard, sketch=sketch
+        )
+        simulation = Simulation(task, engine, sampler, local, exact_every=1)
+        for _ in simulation.run(rounds=20):
+            pass
+        return simulation.records
+
+    with pytest.warns(UserWarning, match="client 3 in round"):
+        records = played(kvib.Guard(), 4)
+    hit = [r for r in records if 3 in r.ids]
+    assert len(records) == 20
+    assert 0 < len(hit) < 20
+    for r in records:
+        assert np.isnan(r.norms).tolist() == (r.ids == 3).tolist()
+        assert np.isfinite([r.loss, r.step_norm, r.estimated_variance]).all()
+        assert math.isnan(r.variance)
+    assert all(r.cut > 0 for r in hit if r.round > 0)
+    with pytest.raises(DivergedError, match=f"client 3 diverged in round {hit[0].round}"):
+        played(None, 0)
+
+
 def test_the_last_good_checkpoint_is_kept(tmp_path):
     """A momentum above 1 grows until the clients' outputs leave the numbers."""
     options = {"task": small_task(scale=1e6), "server": ServerSGD(momentum=1e2)}

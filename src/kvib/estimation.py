@@ -1,5 +1,6 @@
 """The estimate of one round, fed with updates as they come."""
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,8 @@ class Estimation:
         guard = sampler.guard
         self._watch = None if guard is None else guard.watch(self._factors, sampler.usual_step)
         self._like: Any = None
+        self.left_out = np.zeros(len(cohort), dtype=np.bool_)
+        """Who sent no finite numbers and counts as silent, where a guard is on."""
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
     @property
@@ -69,15 +72,19 @@ class Estimation:
         return 0.0 if self._watch is None else self._watch.cut
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
-        """Take in the updates of the clients that `at` marks; returns g − βh, [m, d]."""
+        """Take in the updates of the clients that `at` marks; returns g − βh, [m, d], of those that
+        are finite: without a guard all must be."""
         self._check(at, updates)
         residuals = updates
         if self._recalled is not None:
             residuals = updates - rows.like(updates, self._recalled[at])
-        lengths, factors = rows.norms(residuals), self._factors[at]
-        bad = np.flatnonzero(~(lengths <= LARGEST_NORM))
-        if len(bad):
-            raise NotFiniteError(int(self._cohort.ids[at][bad[0]]), float(lengths[bad[0]]))
+        lengths = rows.norms(residuals)
+        sound = lengths <= LARGEST_NORM
+        if not sound.all():
+            at = self._leave_out(at, sound, lengths)
+            updates, residuals = rows.some(updates, sound), rows.some(residuals, sound)
+            lengths = lengths[sound]
+        factors = self._factors[at]
         if self._watch is not None:
             shorter = self._watch.shorten(at, lengths, rows.norms(updates))
             factors, lengths = factors * shorter, lengths * shorter
@@ -102,6 +109,22 @@ class Estimation:
             raise ValueError("a client was added before; add each once")
         if self._sampler.remembered is not None:
             self._sampler.remembered.check(updates)
+
+    def _leave_out(self, at: BoolArray, sound: BoolArray, lengths: FloatArray) -> BoolArray:
+        """Who is left of `at`. What is no number cannot be shortened: it counts as no answer."""
+        gone = np.array(at)
+        gone[at] = ~sound
+        first, length = int(self._cohort.ids[gone][0]), float(lengths[~sound][0])
+        if self._watch is None or (self.left_out | gone).sum() > len(self._cohort) / 2:
+            raise NotFiniteError(first, length)  # where most explode it is the model that did
+        self.left_out |= gone
+        self._watch.leave_out(gone)
+        warnings.warn(
+            f"the update of client {first} in round {self._cohort.round} is not finite, and is "
+            "left out as if it had not answered; lower its learning rate, or clip",
+            stacklevel=3,
+        )
+        return at & ~gone
 
     def finish(self) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""

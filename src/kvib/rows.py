@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import FloatArray
+from kvib.cohort import BoolArray, FloatArray
 from kvib.randomness import generator
 
 Rows = Any
@@ -56,6 +56,11 @@ def _blocks(rows: Rows) -> Iterator[slice]:
     m, d = rows.shape
     step = max(1, WIDE // max(1, d))
     return (slice(low, low + step) for low in range(0, m, step))
+
+
+def some(rows: Rows, at: BoolArray) -> Rows:
+    """Those that `at` marks."""
+    return rows[np.flatnonzero(at)]
 
 
 def plus(total: Any, part: Any) -> Any:

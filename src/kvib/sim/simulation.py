@@ -64,7 +64,8 @@ class Simulation:
         coefficients: `kvib.unbiased` or `kvib.self_normalised`.
         evaluate_every: rounds between evaluations on the test data; 0 for never.
         train_loss_every: likewise of the loss over all training data, which costs more.
-        exact_every: rounds between exact metrics, for which all clients train; 0 for never.
+        exact_every: rounds between exact metrics, for which all clients train; 0 for never. NaN in
+            rounds in which somebody, drawn or not, diverges.
         seed: of the initial model and of all batches.
         gram_memory: bytes that the updates of all clients may take, N·d·4, where an exact variance
             needs their inner products (fixed-size draws); beyond it that variance is NaN.
@@ -112,7 +113,9 @@ class Simulation:
         norms = None
         if self.sampler.policy.needs_norms and everybody is not None:
             norms = everybody.norms
-        if exact and everybody is not None:
+            if not everybody.sound:
+                raise _diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), t)
+        if exact and everybody is not None and everybody.sound:
             measured |= self._exact(everybody, norms)
         clock.lap("exact")
         cohort = self.sampler.draw(norms=norms)
@@ -218,8 +221,6 @@ class Simulation:
             D = D + self.engine.combine(weights[ids], updates)
             if with_gram:
                 kept.append(updates)
-        if not np.isfinite(norms).all():
-            raise _diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), t)
         gram = None
         if with_gram:
             gram = np.block([[self.engine.gram(a, b) for b in kept] for a in kept])
@@ -244,8 +245,6 @@ class Simulation:
                 "everybody; look at the cluster, or raise patience; the last checkpoint is from "
                 "before"
             )
-        if not np.isfinite(norms).all():
-            raise _diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), t)
         return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, None)
 
     def _needs_gram(self) -> bool:
@@ -413,6 +412,11 @@ class _Everybody(NamedTuple):
     """‖D‖²."""
     gram: FloatArray | None
     """Inner products of all λg, if asked for."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is a full step: one explosion, drawn or not, and there is none."""
+        return bool(np.isfinite(self.norms).all())
 
 
 class _Clock:
