@@ -306,10 +306,14 @@ def test_what_is_no_number_is_left_out(bad, estimator, coefficients, parts):
     updates = calm(5)[cohort.ids]
     updates[1, 3] = bad
     estimation = sampler.begin(cohort, coefficients)
-    with pytest.warns(UserWarning, match=f"client {cohort.ids[1]} in round 5 is not finite"):
+
+    def add():
         for part in np.array_split(np.arange(K), parts):
             at = np.isin(np.arange(K), part)
             estimation.add(at, updates[at])
+
+    with pytest.warns(UserWarning, match=f"client {cohort.ids[1]} in round 5 is not finite"):
+        add()
     assert estimation.cut == pytest.approx(20 / K * usual)
     assert np.flatnonzero(estimation.left_out).tolist() == [1]
     given = [None if k == 1 else u for k, u in enumerate(updates)]
