@@ -156,7 +156,7 @@ def test_fewer_rounds():
     finding = goals.fewer_rounds("recommended", 1.2)([lucky])
     assert "(seeds: 1.08, 1.33, 1.33)" in finding.measured
     assert finding.verdict == ON_AVERAGE
-    assert "largest is the best for all but nobody" in finding.reason
+    assert "of the rates 0.05, 0.1, 0.2 the best is 0.1 for most" in finding.reason
 
 
 def test_near_by_size():
@@ -166,22 +166,26 @@ def test_near_by_size():
 
 
 def test_divergence_is_also_a_fall_without_a_word():
-    finding = goals.no_divergence([accurate({}, lost=[("Mabs", 0.1, 2)])])
+    judge = goals.no_divergence("Forecast")
+    finding = judge([accurate({}, lost=[("Mabs", 0.1, 2)])])
     assert finding.verdict == REACHED
-    assert "0 of 12 runs of Forecast and recommended" in finding.measured
-    assert "Mabs (rate 0.1, seed 2)" in finding.measured
+    assert (
+        finding.measured == "runs lost at rates 0.05, 0.1, 0.2: Forecast 0, 0, 0; uniform 0, 0, 0"
+    )
+    assert "; Mabs 0, 1, 0;" in finding.reason
     ours = ("Forecast", 0.1, 0)
-    assert goals.no_divergence([accurate({}, lost=[ours])]).verdict == NOT_REACHED
+    assert judge([accurate({}, lost=[ours])]).verdict == NOT_REACHED
+    assert goals.no_divergence("recommended")([accurate({}, lost=[ours])]).verdict == REACHED
     both = [ours, ("uniform", 0.1, 1)]  # nothing is asked where uniform diverges too
-    assert goals.no_divergence([accurate({}, lost=both)]).verdict == REACHED
+    assert judge([accurate({}, lost=both)]).verdict == REACHED
 
 
 def test_divergence_is_also_an_early_end():
     found = accurate({})
     gone = (pl.col("label") == "recommended") & (pl.col("seed") == 1) & (pl.col("round") > 50)
-    finding = goals.no_divergence([Results(found.table.filter(~gone), found.about)])
+    finding = goals.no_divergence("recommended")([Results(found.table.filter(~gone), found.about)])
     assert finding.verdict == NOT_REACHED
-    assert "2 of 12 runs" in finding.measured
+    assert "recommended 1, 1, 1; uniform 0, 0, 0" in finding.measured
 
 
 # The pages
@@ -229,21 +233,59 @@ def test_figures_in_choosing():
         seeds.rounds_to(best, label, "accuracy", rates.TARGET).mean()
         for label in ("recommended", "Forecast", "by size", "Avare")
     )
-    assert f"{ours:.0f} rounds to 95 % with `recommended`, {alone:.0f} with `Forecast`" in text
-    assert f"{size:.0f} with `BySize`, {rival:.0f} with Avare" in text
+    assert f"{ours:.0f} rounds to 95 % with `recommended`, {size:.0f} with `BySize`" in text
+    assert f"{rival:.0f} with Avare" in text
+    assert f"`Forecast` without a guard needs {alone:.0f}" in text
+    first = seeds.rounds_to(runs.where(learning_rate=0.1), "Forecast", "accuracy", rates.TARGET)
+    assert f"the other two were there after {first[0]:.0f} and {first[1]:.0f}" in text
+    lost = goals._lost_runs(runs)
+    at = {
+        label: dict(zip(("slow", "fast", "wild"), many, strict=True))
+        for label, many in lost.items()
+    }
+    assert {label for label in at if at[label]["fast"]} == {
+        *("uniform, without replacement", "Mabs", "Forecast")
+    }
+    assert {label: at[label]["wild"] for label in at if at[label]["wild"] < 3} == {
+        "recommended": 0,
+        "K-Vib": 2,
+    }
     fired = [
         tables.load(RESULTS / name).where(label="recommended", **of).table["cut"]
         for name, of in (
             ("femnist-rates", {"learning_rate": 0.05}),
             ("beyond-femnist-v1", {"budget": 5}),
             ("femnist-rates", {"learning_rate": 0.1}),
+            ("femnist-rates", {"learning_rate": 0.2}),
         )
     ]
-    calm, few, fast = (f"{(cut > 0).sum()} of {len(cut)} rounds" for cut in fired)
+    calm, few, fast, wild = (f"{(cut > 0).sum()} of {len(cut)} rounds" for cut in fired)
     assert calm.startswith("0 of ")
     assert f"(with K = 5 and a limit of two steps in {few}), and fired in {fast} at 0.1" in text
+    assert f"at 0.2 it fired in {wild}" in text
     ends = [beyond._late(at_20, label, "accuracy") for label in at_20.labels]
     assert f"within {max(ends) - min(ends):.3f} of each other" in text
+
+
+def test_budgets_in_choosing():
+    """Likewise."""
+    text = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
+    versions = [tables.load(RESULTS / f"beyond-femnist-v{v}") for v in (1, 2, 3)]
+    few, many = ([version.where(budget=K) for version in versions] for K in (5, 100))
+    ours, theirs = (
+        ", ".join(f"{beyond._late(one, label, 'accuracy'):.3f}" for one in few)
+        for label in ("recommended", "uniform")
+    )
+    assert f"accuracy is {ours} with `recommended` and {theirs} with uniform" in text
+    ends = [[beyond._late(one, label, "accuracy") for label in one.labels] for one in many]
+    apart = max(max(each) - min(each) for each in ends)
+    assert f"no two samplers are more than {apart:.3f} apart" in text
+    noise = [
+        beyond._usual(one, "recommended", "variance") / beyond._usual(one, "uniform", "variance")
+        for one in many
+    ]
+    left = ", ".join(f"{ratio:.2f}" for ratio in noise)
+    assert f"`recommended` leaves {left} of uniform's variance" in text
 
 
 def test_every_goal_is_judged_or_open(tmp_path):

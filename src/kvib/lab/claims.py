@@ -293,9 +293,12 @@ def edge(results: Results, best: Results) -> str:
     """How far the grid of learning rates could tell which is the best."""
     rates = results.experiment["local"]["learning_rates"]
     top = best.table.group_by("label").agg(pl.col("learning_rate").first())
-    low = top.filter(pl.col("learning_rate") < max(rates))["label"].sort().to_list()
+    at = {rate: top.filter(learning_rate=rate)["label"].sort().to_list() for rate in rates}
+    usual = max(at, key=lambda rate: len(at[rate]))
+    others = [f"{rate:g} for {' and '.join(at[rate])}" for rate in rates if at[rate]]
+    others.remove(f"{usual:g} for {' and '.join(at[usual])}")
     many = ", ".join(f"{rate:g}" for rate in rates)
-    return f"of the grid {many} the largest is the best for all but {' and '.join(low) or 'nobody'}"
+    return f"of the rates {many} the best is {', '.join([f'{usual:g} for most', *others])}"
 
 
 def released(given: list[Results]) -> Finding:

@@ -409,9 +409,8 @@ PAPER: dict[str, Drawing] = {
     "femnist-rates": Drawing(
         ("femnist-rates",),
         best_rates,
-        "Every sampler at its own best learning rate of two, by the accuracy of the last tenth of "
-        "the run; a dot is a seed. The larger rate is the best for nearly all: a wider grid might "
-        "favour another.",
+        "Every sampler at its own best learning rate, by the accuracy of the last tenth of the "
+        "run; a dot is a seed.",
     ),
     "femnist-rates-10": Drawing(
         ("femnist-rates-10",), best_rates, "The same with half the budget."

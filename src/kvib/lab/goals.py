@@ -215,32 +215,43 @@ def near_by_size(ours: str) -> Callable[[list[Results]], Finding]:
     return judge
 
 
-def no_divergence(given: list[Results]) -> Finding:
-    """Runs that ended early, or lost half of the accuracy that they had."""
-    [results] = given
-    rounds = results.measured("accuracy")[-1]
-    accuracy = pl.col("accuracy").drop_nulls()
-    lost = (pl.col("round").max() < rounds) | (accuracy.last() < accuracy.max() / 2)
-    runs = results.table.sort("round").group_by("label", "learning_rate", "seed").agg(lost)
-    gone = runs.filter(pl.col("round")).sort("label", "learning_rate", "seed")
-    calm = set(runs["learning_rate"].to_list())
-    calm -= set(gone.filter(pl.col("label") == "uniform")["learning_rate"].to_list())
-    mine = gone.filter(pl.col("label").is_in(FORECASTS), pl.col("learning_rate").is_in(calm))
-    told = [
-        f"{label} (rate {rate:g}, seed {seed})"
-        for label, rate, seed in gone.select("label", "learning_rate", "seed").iter_rows()
-    ]
-    cut = results.table.filter(pl.col("label") == "recommended", pl.col("cut") > 0)
-    return Finding(
-        f"{len(mine)} of {runs['label'].is_in(FORECASTS).sum()} runs of Forecast and recommended; "
-        f"of all {len(runs)} runs: {', '.join(told) or 'none'}",
-        REACHED if mine.is_empty() else NOT_REACHED,
-        f"ended early, or with less than half of its best accuracy. The guard of recommended fired "
-        f"in {len(cut)} rounds",
+def no_divergence(ours: str) -> Callable[[list[Results]], Finding]:
+    """No run lost at learning rates at which uniform loses none."""
+
+    def judge(given: list[Results]) -> Finding:
+        [results] = given
+        lost = _lost_runs(results)
+        mine, theirs = lost[ours], lost["uniform"]
+        asked = [own for own, other in zip(mine, theirs, strict=True) if other == 0]
+        rates = ", ".join(f"{rate:g}" for rate in results.experiment["local"]["learning_rates"])
+        told = {label: ", ".join(map(str, many)) for label, many in lost.items()}
+        others = [f"{label} {told[label]}" for label in lost if label not in (ours, "uniform")]
+        fired = results.table.filter(pl.col("label") == ours, pl.col("cut") > 0)
+        return Finding(
+            f"runs lost at rates {rates}: {ours} {told[ours]}; uniform {told['uniform']}",
+            REACHED if sum(asked) == 0 else NOT_REACHED,
+            f"of {results.table['seed'].n_unique()} seeds each. Lost: ended early, or with less "
+            f"than half of the best accuracy of all. {'; '.join(others)}. A guard fired in "
+            f"{len(fired)} rounds of {ours}",
+        )
+
+    return judge
+
+
+def _lost_runs(results: Results) -> dict[str, list[int]]:
+    """How many runs of every sampler were lost, rate by rate."""
+    rounds, best = results.measured("accuracy")[-1], results.table["accuracy"].max()
+    ended = (pl.col("round").max() < rounds) | (
+        pl.col("accuracy").drop_nulls().last() < pl.lit(best) / 2
     )
+    runs = results.table.sort("round").group_by("label", "learning_rate", "seed").agg(lost=ended)
+    rates = results.experiment["local"]["learning_rates"]
+    return {
+        label: [int(runs.filter(label=label, learning_rate=rate)["lost"].sum()) for rate in rates]
+        for label in results.labels
+    }
 
 
-FORECASTS = ("Forecast", "recommended")
 GUARDED = ("recommended", "recommended, remembering")
 
 
@@ -378,9 +389,12 @@ CLAIMS = (
         )
         for label in ("recommended", "Forecast")
     ),
-    _claim(
-        "there, no divergence at learning rates where uniform converges",
-        "femnist-rates",
-        no_divergence,
+    *(
+        _claim(
+            f"there, no divergence of {label} at learning rates where uniform converges",
+            "femnist-rates",
+            no_divergence(label),
+        )
+        for label in ("recommended", "Forecast")
     ),
 )
