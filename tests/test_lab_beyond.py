@@ -13,7 +13,7 @@ from kvib.lab.experiment import read
 pl = pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
-from kvib.lab import beyond, figures, goals, rates, seeds, tables, variances  # noqa: E402
+from kvib.lab import beyond, goals, plots, rates, seeds, tables, variances  # noqa: E402
 from kvib.lab.claim import paired  # noqa: E402
 from kvib.lab.goals import NOT_REACHED, ON_AVERAGE, REACHED  # noqa: E402
 from kvib.lab.tables import AbsentError, Results  # noqa: E402
@@ -101,7 +101,7 @@ def test_a_way_has_one_colour_in_all_panels(tmp_path):
     old = variances.Variances(
         new.rounds, {k: v for k, v in new.values.items() if k != "neighbours"}, new.about
     )
-    drawn = figures.ways_to_draw([old, new])
+    drawn = plots.ways_to_draw([old, new])
     shades = [{line.get_label(): line.get_color() for line in a.lines} for a in drawn.axes]
     for way in variances.WAYS:
         assert shades[0].get(way, shades[1][way]) == shades[1][way]
@@ -263,7 +263,7 @@ def test_figures_in_choosing():
     assert calm.startswith("0 of ")
     assert f"(with K = 5 and a limit of two steps in {few}), and fired in {fast} at 0.1" in text
     assert f"at 0.2 it fired in {wild}" in text
-    ends = [beyond._late(at_20, label, "accuracy") for label in at_20.labels]
+    ends = [seeds.late(at_20, label, "accuracy") for label in at_20.labels]
     assert f"within {max(ends) - min(ends):.3f} of each other" in text
 
 
@@ -273,15 +273,15 @@ def test_budgets_in_choosing():
     versions = [tables.load(RESULTS / f"beyond-femnist-v{v}") for v in (1, 2, 3)]
     few, many = ([version.where(budget=K) for version in versions] for K in (5, 100))
     ours, theirs = (
-        ", ".join(f"{beyond._late(one, label, 'accuracy'):.3f}" for one in few)
+        ", ".join(f"{seeds.late(one, label, 'accuracy'):.3f}" for one in few)
         for label in ("recommended", "uniform")
     )
     assert f"accuracy is {ours} with `recommended` and {theirs} with uniform" in text
-    ends = [[beyond._late(one, label, "accuracy") for label in one.labels] for one in many]
+    ends = [[seeds.late(one, label, "accuracy") for label in one.labels] for one in many]
     apart = max(max(each) - min(each) for each in ends)
     assert f"no two samplers are more than {apart:.3f} apart" in text
     noise = [
-        beyond._usual(one, "recommended", "variance") / beyond._usual(one, "uniform", "variance")
+        seeds.usual(one, "recommended", "variance") / seeds.usual(one, "uniform", "variance")
         for one in many
     ]
     left = ", ".join(f"{ratio:.2f}" for ratio in noise)

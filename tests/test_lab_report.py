@@ -19,6 +19,7 @@ from kvib.lab import (  # noqa: E402
     claims,
     figures,
     goals,
+    plots,
     rates,
     seeds,
     tables,
@@ -450,7 +451,7 @@ def test_titles_carry_the_number_of_seeds(everything, name):
     if name.endswith("-data") or not drawing.needs:  # of data and of vectors: nothing was seeded
         assert title == ""
         return
-    if name == "beyond-procedures":
+    if name in ("beyond-procedures", "beyond-femnist"):
         assert title.endswith("\none seed")
         return
     [need] = drawing.needs
@@ -501,9 +502,9 @@ def test_bands_are_cut_on_logarithmic_axes_only(scale, low):
     rows = [
         ("a", seed, t, value) for seed, value in ((0, -1.0), (1, 1.0), (2, 3.0)) for t in (0, 1)
     ]
-    _, [axis] = figures.panels(1)
+    _, [axis] = plots.panels(1)
     axis.set_yscale(scale)
-    figures.curves(axis, results(rows, columns, samplers=("a",)), "loss")
+    plots.curves(axis, results(rows, columns, samplers=("a",)), "loss")
     [band] = axis.collections
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low)
 
@@ -583,12 +584,12 @@ def test_budgets_and_rates_are_not_averaged():
     columns = ["label", "budget", "learning_rate", "seed", "round", "loss"]
     rows = [("a", K, rate, 0, 0, 1.0) for K in (5.0, 9.0) for rate in (0.1, 0.2)]
     mixed = results(rows, columns, samplers=("a",))
-    _, [axis] = figures.panels(1)
+    _, [axis] = plots.panels(1)
     for given, name in ((mixed, "budget"), (mixed.where(budget=5.0), "learning_rate")):
         for ask in (
             lambda g: seeds.total(g, "a", "loss"),
             lambda g: seeds.rounds_to(g, "a", "loss", 1.0),
-            lambda g: figures.curves(axis, g, "loss"),
+            lambda g: plots.curves(axis, g, "loss"),
         ):
             with pytest.raises(ValueError, match=rf"{name} of the rows is .*; choose one with"):
                 ask(given)

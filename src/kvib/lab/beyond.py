@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from kvib.lab import figures, tables
 from kvib.lab.goals import CLAIMS
 from kvib.lab.report import drawn
-from kvib.lab.seeds import mean, per_seed
+from kvib.lab.seeds import late, lost, usual
 from kvib.lab.tables import Results
 
 HEAD = """# Beyond the paper: what was asked, what was reached
@@ -38,36 +37,16 @@ def federation(results: Results) -> str:
     for K in results.table["budget"].unique().sort():
         part = results.where(budget=K)
         part = part.of(*part.table["label"].unique())
-        noise, regret = _usual(part, "uniform", "variance"), _usual(part, "K-Vib", "regret")
+        noise, regret = usual(part, "uniform", "variance"), usual(part, "K-Vib", "regret")
         for label in part.labels:
             cells = (
-                _told(_usual(part, label, "variance") / noise, ".2f"),
-                _told(_usual(part, label, "regret") / regret, ".2f"),
-                _told(_late(part, label, "accuracy"), ".3f") + ", lost" * _lost(part, label),
-                _told(_late(part, label, "train_loss"), ".3f"),
+                _told(usual(part, label, "variance") / noise, ".2f"),
+                _told(usual(part, label, "regret") / regret, ".2f"),
+                _told(late(part, label, "accuracy"), ".3f") + ", lost" * lost(part, label),
+                _told(late(part, label, "train_loss"), ".3f"),
             )
             rows.append(f"| {K:g} | {label} | {' | '.join(cells)} |\n")
     return COLUMNS + "".join(rows)
-
-
-def _usual(results: Results, label: str, column: str) -> float:
-    """The median over measured rounds, of all seeds; NaN where there are none, or the run was lost:
-    the noise of a model that has forgotten everything is no measure."""
-    if label not in results.labels or _lost(results, label):
-        return np.nan
-    values = per_seed(results, label, column, pl.col(column).median())
-    return float(np.mean(values.astype(np.float64)))
-
-
-def _lost(results: Results, label: str) -> bool:
-    """Whether a seed ended with less than half of the accuracy that it had."""
-    ends = (pl.col("accuracy").drop_nulls().last(), pl.col("accuracy").max() / 2)
-    last, half = (per_seed(results, label, "accuracy", end) for end in ends)
-    return bool((last < half).any())
-
-
-def _late(results: Results, label: str, column: str) -> float:
-    return float(mean(results, label, column, since=results.last_tenth(column)).mean())
 
 
 def _told(value: float, form: str) -> str:

@@ -1,23 +1,14 @@
-"""Figures as functions of result files: mean and deviation over seeds, their number on it."""
+"""Which figures there are: from which results, how they are drawn, what to say below them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
-import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from kvib.lab import tables, toy
+from kvib.lab import plots, tables, toy
 from kvib.lab import variances as ways
-from kvib.lab.rates import TARGET, at_best_rates, best_rate
-from kvib.lab.seeds import rounds_to
-from kvib.lab.summary import measured, settings
-from kvib.lab.tables import Results
-from kvib.lab.variances import LEARNING, WAYS, Variances
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -29,25 +20,6 @@ STYLE: dict[Any, Any] = {
 UNDATED: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 """The same results give the same file."""
 FORMATS = ("png", "pdf", "svg")
-COLOURS = {
-    "uniform": "#9e9e9e",
-    "uniform, without replacement": "#616161",
-    "FedAvg (self-normalised)": "#000000",
-    "Mabs": "#e7a000",
-    "Vrb": "#a6761d",
-    "Avare": "#7570b3",
-    "OSMD": "#e7298a",
-    "K-Vib": "#1b6ca8",
-    "K-Vib, G = 0.01": "#7fb3d9",
-    "by size": "#1b9e77",
-    "optimal": "#d95f02",
-    "Forecast": "#17becf",
-    "Forecast, pivotal": "#41ab5d",
-    "recommended": "#d62728",
-}
-DASHES = {"recommended": (0, (4, 2))}
-"""Lines that often lie on another, which is seen between the dashes."""
-Draw = Callable[[list[Any]], Figure]
 
 
 @dataclass(frozen=True)
@@ -55,7 +27,7 @@ class Drawing:
     """A figure: the results it is made from, how, what to say below it, how to read one of them."""
 
     needs: tuple[str, ...]
-    draw: Draw
+    draw: plots.Draw
     caption: str
     read: Callable[[Path], Any] = tables.load
 
@@ -79,280 +51,7 @@ def missing(name: str, results: Path) -> list[str]:
 
 
 def _drawing(name: str) -> Drawing:
-    return FIGURES.get(name) or Drawing((name,), everything, "")
-
-
-def panels(count: int, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
-    """Axes side by side, without pyplot: nothing global, nothing to close."""
-    figure = Figure(figsize=(width * count, height), layout="constrained")
-    return figure, [figure.add_subplot(1, count, k + 1) for k in range(count)]
-
-
-def colour(label: str, k: int) -> Any:
-    """Of a sampler, the same in all figures."""
-    return COLOURS.get(label, f"C{k}")
-
-
-def seeds_of(table: pl.DataFrame) -> str:
-    """What lines and bands stand for."""
-    counts = table.group_by("label").agg(pl.col("seed").n_unique())["seed"].to_list()
-    low, high = min(counts), max(counts)
-    many = f"{high} seeds" if low == high else f"{low} to {high} seeds"
-    return "one seed" if high == 1 else f"mean ± standard deviation of {many}"
-
-
-def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = False) -> None:
-    """A line per sampler: mean over seeds, ± one standard deviation; give the axis its scale
-    first."""
-    results.check(column)
-    table = results.table.filter(pl.col(column).is_not_null()).sort("round")
-    if cumulative:
-        table = table.with_columns(pl.col(column).cum_sum().over("label", "seed"))
-    for k, label in enumerate(results.labels):
-        own = Results(table, results.about).where(label=label)
-        own.check_alike()
-        rows = own.table.group_by("round", maintain_order=True).agg(
-            pl.col(column).mean().alias("mean"), pl.col(column).std().alias("std")
-        )
-        x, mean = rows["round"].to_numpy(), rows["mean"].to_numpy()
-        if len(x) == 0:
-            continue
-        std = np.nan_to_num(rows["std"].cast(pl.Float64).to_numpy())
-        shade = colour(label, k)
-        dashes = DASHES.get(label, "-")
-        axis.plot(x, mean, color=shade, linewidth=1.2, linestyle=dashes, label=label)
-        low = mean - std
-        if axis.get_yscale() == "log":  # no place for what is not positive
-            low = np.maximum(low, 0.3 * mean)
-        axis.fill_between(x, low, mean + std, color=shade, alpha=0.15, linewidth=0)
-    axis.set_xlabel("round")
-
-
-def finish(figure: Figure, results: Results, legend: int = 0) -> Figure:
-    """Title with the number of seeds, the legend of one panel for all."""
-    told = f"{results.experiment['title']}\n{seeds_of(results.table)}"
-    figure.suptitle(told, fontsize=9)
-    handles, labels = figure.axes[legend].get_legend_handles_labels()
-    columns = min(6, len(labels))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    return figure
-
-
-def online(given: list[Results]) -> Figure:
-    """Regret, variance, test loss."""
-    [results] = given
-    figure, (regret, variance, loss) = panels(3)
-    regret.set(yscale="log", ylabel="cumulative dynamic regret")
-    variance.set(yscale="log", ylabel="exact variance of the estimate")
-    loss.set(ylabel="test loss")
-    curves(regret, results, "regret", cumulative=True)
-    curves(variance, results, "variance")
-    curves(loss, results, "loss")
-    return finish(figure, results)
-
-
-def everything(given: list[Results]) -> Figure:
-    """A row of panels for every budget and learning rate, a panel for everything measured."""
-    [results] = given
-    found, columns = list(settings(results)), measured(results)
-    figure = Figure(figsize=(3.4 * len(columns), 2.7 * len(found)), layout="constrained")
-    for row, (budget, rate, some) in enumerate(found):
-        for at, measure in enumerate(columns):
-            axis = figure.add_subplot(len(found), len(columns), row * len(columns) + at + 1)
-            setting = f"K = {budget:g}, learning rate {rate:g}"
-            axis.set(yscale=measure.scale, ylabel=measure.title, title=setting)
-            curves(axis, some, measure.column, cumulative=measure.cumulative)
-    return finish(figure, results)
-
-
-def training(other: str, label: str) -> Draw:
-    """Training loss, and one more column."""
-
-    def drawing(given: list[Results]) -> Figure:
-        [results] = given
-        figure, (train, beside) = panels(2, width=4.2)
-        known = results.table["train_loss"].drop_nulls().to_numpy()
-        decades = len(known) > 0 and known.max() > 10 * known.min()
-        train.set(ylabel="training loss", yscale="log" if decades else "linear")
-        beside.set(ylabel=label)
-        curves(train, results, "train_loss")
-        curves(beside, results, other)
-        return finish(figure, results)
-
-    return drawing
-
-
-losses = training("loss", "test loss")
-learning = training("accuracy", "test accuracy")
-
-
-def tails(given: list[Results]) -> Figure:
-    """Sizes of the clients of both text tasks, largest first."""
-    figure, axes = panels(2)
-    names = ("documents of AG News", "blocks of newswire")
-    for axis, name, results in zip(axes, names, (given[:3], given[3:]), strict=True):
-        for sigma, own in enumerate(results, 1):
-            samples = np.array(own.about["sizes"])
-            tenth = len(samples) // 10
-            share = samples[:tenth].sum() / samples.sum()
-            label = f"σ = {sigma}: the largest {tenth} have {share:.0%}"
-            axis.plot(np.arange(1, len(samples) + 1), samples, label=label, linewidth=1.2)
-        axis.set(xscale="log", yscale="log", xlabel="client", ylabel=name)
-        axis.legend(frameon=False)
-    return figure
-
-
-def means_of_budgets(results: Results) -> pl.DataFrame:
-    """Means and deviations over seeds of the mean regret and variance of a round."""
-    results.check("regret", "variance")
-    return (
-        results.table.filter(pl.col("variance").is_not_null())
-        .group_by("label", "budget", "seed")
-        .agg(pl.col("regret").mean(), pl.col("variance").mean())
-        .group_by("label", "budget")
-        .agg(
-            pl.col("regret").mean(),
-            pl.col("regret").std().alias("regret_std"),
-            pl.col("variance").mean(),
-            pl.col("variance").std().alias("variance_std"),
-        )
-        .sort("budget")
-    )
-
-
-def against_budget(given: list[Results]) -> Figure:
-    """Regret of K-Vib, then regret and variance of everybody, against K."""
-    [results] = given
-    means = means_of_budgets(results)
-    figure, (own, regret, variance) = panels(3)
-    for k, label in enumerate(results.labels):
-        rows = means.filter(pl.col("label") == label)
-        for axis, column in ((regret, "regret"), (variance, "variance")):
-            _bars(axis, rows, column, label, colour(label, k))
-        if label == "K-Vib":
-            _bars(own, rows, "regret", label, colour(label, k))
-    own.set(ylabel="mean dynamic regret of K-Vib", xlabel="budget K")
-    regret.set(ylabel="mean dynamic regret", xlabel="budget K", yscale="symlog")
-    regret.set_yscale("symlog", linthresh=1e-5)
-    variance.set(ylabel="mean variance", xlabel="budget K", yscale="log")
-    return finish(figure, results, legend=1)
-
-
-def _bars(axis: Axes, rows: pl.DataFrame, column: str, label: str, shade: Any) -> None:
-    axis.errorbar(
-        rows["budget"].to_numpy(),
-        rows[column].to_numpy(),
-        rows[f"{column}_std"].fill_null(0).to_numpy(),
-        color=shade,
-        marker="o",
-        markersize=3,
-        linewidth=1.2,
-        capsize=2,
-        label=label,
-    )
-
-
-def forecasts_against_budget(given: list[Results]) -> Figure:
-    """Regret and variance of our own samplers against K."""
-    [results] = given
-    means = means_of_budgets(results)
-    figure, axes = panels(2, width=4.2)
-    for axis, column in zip(axes, ("regret", "variance"), strict=True):
-        shown = means.filter(pl.col(column) > 1e-12)  # with everybody drawn there is none
-        for k, label in enumerate(results.labels):
-            rows = shown.filter(pl.col("label") == label)
-            _bars(axis, rows, column, label, colour(label, k))
-        axis.set(ylabel=f"mean {column} of a round", xlabel="budget K", xscale="log", yscale="log")
-        budgets = sorted(set(shown["budget"]))
-        axis.set_xticks(budgets, [f"{K:g}" for K in budgets])
-        axis.set_xticks([], minor=True)
-    return finish(figure, results)
-
-
-def gamma(given: list[Results]) -> Figure:
-    """Regret and variance."""
-    [results] = given
-    figure, axes = panels(2, width=4.2)
-    regret_and_variance(axes, results)
-    return finish(figure, results)
-
-
-def regret_and_variance(axes: Sequence[Axes], results: Results) -> None:
-    """Over the rounds, in two panels."""
-    regret, variance = axes
-    every = results.experiment["exact_every"]
-    often = "" if every == 1 else f"\n(every {every} rounds)"
-    regret.set(yscale="log", ylabel=f"cumulative dynamic regret{often}")
-    variance.set(yscale="log", ylabel="exact variance of the estimate")
-    curves(regret, results, "regret", cumulative=True)
-    curves(variance, results, "variance")
-
-
-def every_budget(given: list[Results]) -> Figure:
-    """Regret and variance, two panels for every K."""
-    [results] = given
-    budgets = results.experiment["budgets"]
-    figure, axes = panels(2 * len(budgets))
-    for k, K in enumerate(budgets):
-        pair = axes[2 * k : 2 * k + 2]
-        regret_and_variance(pair, results.where(budget=K))
-        for axis in pair:
-            axis.set_title(f"K = {K:g}", fontsize=8)
-    return finish(figure, results)
-
-
-def sizes(given: list[Results]) -> Figure:
-    """Samples of every client, largest first."""
-    figure, axes = panels(len(given), width=3.2)
-    for axis, results in zip(axes, given, strict=True):
-        samples = np.array(results.about["sizes"])
-        axis.fill_between(np.arange(len(samples)), samples, step="mid", color=COLOURS["K-Vib"])
-        tenth = samples[: max(1, len(samples) // 10)].sum() / samples.sum()
-        task = results.experiment["task"]
-        told = f"{task}: {len(samples):,} clients, {samples.sum():,} samples\n"
-        axis.set_title(f"{told}the largest tenth holds {tenth:.0%}", fontsize=8)
-        axis.set(xlabel="client, by size", ylabel="training samples", yscale="log")
-    return figure
-
-
-def best_rates(given: list[Results]) -> Figure:
-    """Every sampler at its own best learning rate, and rounds to a target at every rate."""
-    [results] = given
-    figure, (curve, rounds) = panels(2, width=4.6, height=3.0)
-    curve.set(ylabel="test accuracy at the best rate of each", ylim=(0.7, 1))
-    curves(curve, at_best_rates(results), "accuracy")
-    best, T = best_rate(results), results.experiment["rounds"]
-    for k, (label, rate) in enumerate(best.items()):
-        shade = colour(label, results.labels.index(label))
-        for other in results.experiment["local"]["learning_rates"]:
-            first = rounds_to(results.where(learning_rate=other), label, "accuracy", TARGET)
-            face = shade if other == rate else "none"
-            reached = first[np.isfinite(first)]
-            rounds.scatter(reached, np.full(len(reached), k), s=14, color=shade, facecolors=face)
-            never = np.full(len(first) - len(reached), T)
-            rounds.scatter(never, np.full(len(never), k), marker="x", s=14, color=shade)
-    rounds.set_yticks(range(len(best)), list(best))
-    rounds.invert_yaxis()
-    rounds.set(xlabel=f"rounds to {TARGET:.0%}: filled at the best rate, × never", xlim=(0, None))
-    return finish(figure, results)
-
-
-def ways_to_draw(given: list[Variances]) -> Figure:
-    """Variance of every way to draw over that of independent draws, a panel per task."""
-    figure, axes = panels(len(given), width=3.2)
-    for axis, variances in zip(axes, given, strict=True):
-        for way in variances.ways:  # files may lack some: a colour is of a way, not of a place
-            shade, dashes = f"C{WAYS.index(way)}", "--" if way in LEARNING else "-"
-            ratio = variances.ratio(way)
-            axis.plot(variances.rounds, ratio, color=shade, linestyle=dashes, label=way)
-        axis.axhline(1, color="black", linewidth=0.6)
-        axis.set_title(f"{variances.task}, K = {variances.about['options']['budget']:g}")
-        axis.set(xlabel="round", ylim=(0, None))
-    axes[0].set_ylabel("variance /\nthat of independent draws")
-    figure.suptitle("The same probabilities and updates, drawn otherwise\none seed", fontsize=9)
-    lines = {line.get_label(): line for axis in axes for line in axis.lines[:-1]}
-    figure.legend(handles=lines.values(), loc="outside lower center", ncols=5, frameon=False)
-    return figure
+    return FIGURES.get(name) or Drawing((name,), plots.everything, "")
 
 
 PAPER: dict[str, Drawing] = {
@@ -366,69 +65,75 @@ PAPER: dict[str, Drawing] = {
         lambda _: toy.figure_2(*toy.example_2()),
         "Every outcome of both procedures with three vectors, K = 2.",
     ),
-    "synthetic-data": Drawing(("synthetic",), sizes, "Samples per client."),
+    "synthetic-data": Drawing(("synthetic",), plots.sizes, "Samples per client."),
     "synthetic": Drawing(
         ("synthetic",),
-        online,
+        plots.online,
         "Everybody with the same, unbiased estimator; FedAvg's mean for comparison, whose variance "
         "has no closed form.",
     ),
     "synthetic-self-normalised": Drawing(
         ("synthetic-self-normalised",),
-        losses,
+        plots.losses,
         "The same samplers, everybody divided by the sum of its coefficients.",
     ),
     "synthetic-budgets": Drawing(
         ("synthetic-budgets",),
-        against_budget,
+        plots.against_budget,
         "Means over the rounds with exact metrics. The regret of draws with replacement may be "
         "negative: its comparator is the capped minimum.",
     ),
     "synthetic-gamma": Drawing(
-        ("synthetic-gamma",), gamma, "K-Vib with θ = 0.3 and γ over eight orders of magnitude."
+        ("synthetic-gamma",),
+        plots.gamma,
+        "K-Vib with θ = 0.3 and γ over eight orders of magnitude.",
     ),
     "synthetic-released": Drawing(
         ("synthetic-released",),
-        losses,
+        plots.losses,
         "What the authors' released scripts do (weights paired with the wrong updates, no square "
         "root; not the one probability above 1 that their solver leaves), beside what the paper "
         "says.",
     ),
     "femnist-data": Drawing(
-        ("femnist-v1", "femnist-v2", "femnist-v3"), sizes, "The three levels of imbalance, rebuilt."
+        ("femnist-v1", "femnist-v2", "femnist-v3"),
+        plots.sizes,
+        "The three levels of imbalance, rebuilt.",
     ),
-    "femnist-v1": Drawing(("femnist-v1",), learning, "Training loss and test accuracy."),
-    "femnist-v2": Drawing(("femnist-v2",), learning, "Training loss and test accuracy."),
-    "femnist-v3": Drawing(("femnist-v3",), learning, "Training loss and test accuracy."),
+    "femnist-v1": Drawing(("femnist-v1",), plots.learning, "Training loss and test accuracy."),
+    "femnist-v2": Drawing(("femnist-v2",), plots.learning, "Training loss and test accuracy."),
+    "femnist-v3": Drawing(("femnist-v3",), plots.learning, "Training loss and test accuracy."),
     "femnist-self-normalised": Drawing(
-        ("femnist-self-normalised",), learning, "Everybody divided by the sum of its coefficients."
+        ("femnist-self-normalised",),
+        plots.learning,
+        "Everybody divided by the sum of its coefficients.",
     ),
     "femnist-released": Drawing(
-        ("femnist-released",), learning, "The authors' released behaviour."
+        ("femnist-released",), plots.learning, "The authors' released behaviour."
     ),
     "femnist-rates": Drawing(
         ("femnist-rates",),
-        best_rates,
+        plots.best_rates,
         "Every sampler at its own best learning rate, by the accuracy of the last tenth of the "
         "run; a dot is a seed.",
     ),
     "femnist-rates-10": Drawing(
-        ("femnist-rates-10",), best_rates, "The same with half the budget."
+        ("femnist-rates-10",), plots.best_rates, "The same with half the budget."
     ),
     "text-data": Drawing(
         tuple(f"text-{task}-{sigma}" for task in ("agnews", "newswire") for sigma in (1, 2, 3)),
-        tails,
+        plots.tails,
         "How many samples the three long tails give to whom.",
     ),
     **{
         f"text-agnews-{sigma}": Drawing(
-            (f"text-agnews-{sigma}",), learning, "Fine-tuning a pretrained encoder."
+            (f"text-agnews-{sigma}",), plots.learning, "Fine-tuning a pretrained encoder."
         )
         for sigma in (1, 2, 3)
     },
     **{
         f"text-newswire-{sigma}": Drawing(
-            (f"text-newswire-{sigma}",), losses, "Pre-training: loss of the next token."
+            (f"text-newswire-{sigma}",), plots.losses, "Pre-training: loss of the next token."
         )
         for sigma in (1, 2, 3)
     },
@@ -438,28 +143,36 @@ PAPER: dict[str, Drawing] = {
 BEYOND: dict[str, Drawing] = {
     "beyond-synthetic": Drawing(
         ("beyond-synthetic",),
-        online,
+        plots.online,
         "Forecasting follows the oracle; remembering leaves it behind: the oracle is the best only "
         "among those that forget.",
     ),
     "beyond-budgets": Drawing(
         ("beyond-budgets",),
-        forecasts_against_budget,
+        plots.forecasts_against_budget,
         "From few clients a round to all: with everybody drawn there is neither regret nor "
         "variance to show.",
     ),
+    "beyond-femnist": Drawing(
+        tuple(f"beyond-femnist-{name}" for name in ("v1", "v2", "v3", "400")),
+        plots.federations,
+        "The tables above, in short. A line stops where a run was lost, or its variance is not "
+        "known.",
+    ),
     "beyond-synthetic-1-1": Drawing(
-        ("beyond-synthetic-1-1",), every_budget, "Local models and data differ too."
+        ("beyond-synthetic-1-1",), plots.every_budget, "Local models and data differ too."
     ),
     "beyond-equal": Drawing(
-        ("beyond-equal",), gamma, "Nothing to know in advance: norms have to be learned."
+        ("beyond-equal",), plots.gamma, "Nothing to know in advance: norms have to be learned."
     ),
     "beyond-flat": Drawing(
-        ("beyond-flat",), gamma, "Equal weights; Forecast is told the sizes and learns the slope."
+        ("beyond-flat",),
+        plots.gamma,
+        "Equal weights; Forecast is told the sizes and learns the slope.",
     ),
     "beyond-procedures": Drawing(
         ("procedures-synthetic", "procedures-femnist-400", "procedures-femnist-iid"),
-        ways_to_draw,
+        plots.ways_to_draw,
         "Exact for independent draws, with and without memory; Monte Carlo for the others, whose "
         "jitter from round to round is mostly its error. The memory only watched the run: its β is "
         "learned, the probabilities are those without it; “learning”, where it was measured, has "

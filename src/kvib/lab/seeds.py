@@ -40,6 +40,27 @@ def mean(results: Results, label: str, column: str, since: int = 0) -> np.ndarra
     return total(results, label, column, since) / (results.measured(column) >= since).sum()
 
 
+def late(results: Results, label: str, column: str) -> float:
+    """The mean over the last tenth of the run, of all seeds."""
+    return float(mean(results, label, column, since=results.last_tenth(column)).mean())
+
+
+def usual(results: Results, label: str, column: str) -> float:
+    """The median over measured rounds, of all seeds; NaN where there are none, or the run was lost:
+    the noise of a model that has forgotten everything is no measure."""
+    if label not in results.labels or lost(results, label):
+        return np.nan
+    values = per_seed(results, label, column, pl.col(column).median())
+    return float(np.mean(values.astype(np.float64)))
+
+
+def lost(results: Results, label: str) -> bool:
+    """Whether a seed ended with less than half of the accuracy that it had."""
+    ends = (pl.col("accuracy").drop_nulls().last(), pl.col("accuracy").max() / 2)
+    last, half = (per_seed(results, label, "accuracy", end) for end in ends)
+    return bool((last < half).any())
+
+
 def rounds_to(results: Results, label: str, column: str, target: float) -> np.ndarray:
     """The first round of every seed with the column at the target (accuracy from below, losses
     from above), [seeds]; infinite where it was not reached."""
