@@ -5,6 +5,7 @@ from __future__ import annotations  # so that help() shows names, not what they 
 import math
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -278,8 +279,26 @@ class Sampler:
         values = cohort_norms(cohort, norms)
         with self._changing("update"):
             self._ledger.check(cohort)
-            self._warn_of_silence(cohort, ~np.isnan(values))
+            answered = ~np.isnan(values)
+            if answered.any():
+                self._warn_of_norms_only()
+            self._warn_of_silence(cohort, answered)
             self._learn(cohort, values)
+
+    def _warn_of_norms_only(self) -> None:
+        """What was asked for and cannot work without the updates themselves."""
+        idle = {
+            "guard": self.guard is not None,
+            "sketch": self.sketches.size > 0,
+            "estimator": self.remembered is not None,
+        }
+        if any(idle.values()):
+            names = " and ".join(name for name, there in idle.items() if there)
+            warnings.warn(
+                f"{names} of this sampler see nothing in update(norms); call step(cohort, updates) "
+                "instead of estimate and update, or make the sampler without",
+                stacklevel=3,
+            )
 
     def _learn(self, cohort: Cohort, norms: FloatArray) -> None:
         answered = ~np.isnan(norms)

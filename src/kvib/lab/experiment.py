@@ -312,7 +312,7 @@ def _rehearse(run: Run) -> None:
         cohort = sampler.draw(norms=norms if policy.needs_norms else None)
         if np.shape(weighted(cohort)) != cohort.ids.shape:
             raise ValueError(f"estimator: {run.sampler.estimator} gives not one number per client")
-        sampler.update(cohort, norms[cohort.ids])
+        sampler.step(cohort, norms[cohort.ids, None], weighted)
 
 
 def read(path: Path, changes: tuple[str, ...] = ()) -> Experiment:
