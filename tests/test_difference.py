@@ -466,6 +466,20 @@ def test_a_memory_on_disk(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_tensors_on_disk(tmp_path):
+    """Of tensors too, whose steps stay tensors."""
+    store = kvib.LastUpdates(limit=0, folder=str(tmp_path))
+    inside, outside = new(kvib.LastUpdates()), new(store)
+    for _ in range(6):
+        cohorts = inside.draw(), outside.draw()
+        updates = torch.tensor(noisy(cohorts[0].round)[cohorts[0].ids])
+        a, b = (one.step(c, updates) for one, c in zip((inside, outside), cohorts, strict=True))
+        assert isinstance(b, torch.Tensor)
+        assert a.tolist() == b.tolist()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert isinstance(outside.remembered._store._rows, np.memmap)
+
+
 def test_the_file_is_closed_by_the_garbage_collector_too():
     sampler = trained(kvib.LastUpdates(limit=0))
     cycle = [sampler]

@@ -78,7 +78,8 @@ class LastUpdates:
 
     Args:
         precision: float32, or float16 for half of it.
-        limit: bytes beyond which it lies in a file instead (NumPy only).
+        limit: bytes beyond which it lies in a file instead, also that of tensors, which are on the
+            device otherwise.
         folder: of that file; by default the system's for temporary files.
     """
 
@@ -99,22 +100,22 @@ class _LastUpdates:
     def __init__(self, config: LastUpdates, weights: FloatArray, like: Rows) -> None:
         N, d = len(weights), like.shape[1]
         self._seen = np.zeros(N, dtype=np.bool_)
-        if is_numpy(like):
-            kind = np.dtype(config.precision)
-            if N * d * kind.itemsize <= config.limit:
-                self._rows: Any = np.zeros((N, d), kind)  # the system gives pages when touched
-            else:
-                folder = config.folder or tempfile.gettempdir()
-                file = tempfile.NamedTemporaryFile(dir=folder, prefix="kvib-memory-")  # noqa: SIM115
-                weakref.finalize(self, file.close)
-                self._rows = np.memmap(file, kind, "w+", shape=(N, d))
+        self._like, kind = single(like[:0]), np.dtype(config.precision)
+        if N * d * kind.itemsize > config.limit:
+            folder = config.folder or tempfile.gettempdir()
+            file = tempfile.NamedTemporaryFile(dir=folder, prefix="kvib-memory-")  # noqa: SIM115
+            weakref.finalize(self, file.close)
+            self._rows: Any = np.memmap(file, kind, "w+", shape=(N, d))
+        elif is_numpy(like):
+            self._rows = np.zeros((N, d), kind)  # the system gives pages when touched
         else:
-            kept = single(zeros(like, 0))
-            self._rows = zeros(kept.half() if config.precision == "float16" else kept, (N, d))
+            half = config.precision == "float16"
+            self._rows = zeros(self._like.half() if half else self._like, (N, d))
         self.total = _nothing(like)
 
     def recall(self, ids: IntArray) -> Rows:
-        return single(self._rows[np.array(ids)])
+        rows = single(self._rows[np.array(ids)])
+        return rows if is_numpy(self._like) else like_of(self._like, rows)
 
     def sum(self, ids: IntArray, weight: FloatArray) -> Any:
         seen = self._seen[ids]
@@ -122,7 +123,8 @@ class _LastUpdates:
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)
-        self._rows[np.array(ids)] = like_of(self._rows, _representable(self._rows, updates))
+        told = _representable(self._rows, updates)
+        self._rows[np.array(ids)] = like_of(self._rows, told)
         self.total = self.total + doubled(weight, self.recall(ids)) - doubled(weight, before)
         self._seen[ids] = True
 

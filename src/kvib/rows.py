@@ -124,7 +124,8 @@ def to_numpy(rows: Any) -> Any:
 def like(other: Any, array: Any) -> Any:
     """An array or tensor in the kind, place and precision of another."""
     if is_numpy(other):
-        return np.asarray(array).astype(other.dtype)
+        host = to_numpy(array) if hasattr(array, "detach") else array
+        return np.asarray(host).astype(other.dtype)
     return array.to(other) if hasattr(array, "to") else other.new_tensor(np.array(array))
 
 
