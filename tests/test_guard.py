@@ -306,58 +306,122 @@ def test_what_is_no_number_is_left_out(bad, estimator, coefficients, parts):
     updates = calm(5)[cohort.ids]
     updates[1, 3] = bad
     estimation = sampler.begin(cohort, coefficients)
-
-    def add():
-        for part in np.array_split(np.arange(K), parts):
-            at = np.isin(np.arange(K), part)
-            estimation.add(at, updates[at])
-
-    with pytest.warns(UserWarning, match=f"client {cohort.ids[1]} in round 5 is not finite"):
-        add()
+    for part in np.array_split(np.arange(K), parts):
+        at = np.isin(np.arange(K), part)
+        estimation.add(at, updates[at])
     assert estimation.cut == pytest.approx(20 / K * usual)
-    assert np.flatnonzero(estimation.left_out).tolist() == [1]
+    assert np.flatnonzero(estimation.not_finite).tolist() == [1]
+    with pytest.raises(ValueError, match="added before"):
+        estimation.add(estimation.not_finite, updates[[0]])
+    with pytest.warns(UserWarning, match=f"round 5 are not finite.* answered: {cohort.ids[1]};"):
+        d = estimation.finish()
     given = [None if k == 1 else u for k, u in enumerate(updates)]
-    assert np.allclose(estimation.finish(), silent.step(silent.draw(), given, coefficients))
+    assert np.allclose(d, silent.step(silent.draw(), given, coefficients))
     assert sampler.usual_step == pytest.approx(silent.usual_step)
     assert np.allclose(sampler.probabilities(), silent.probabilities())
     assert one_round(sampler, calm(6))[1].cut == 0
 
 
-@pytest.mark.parametrize("estimator", BOTH, ids=["plain", "memory"])
-def test_nobody_is_left(estimator):
-    """One of two is silent, the other no number: a step of zeros, or of what is remembered."""
-    sampler = kvib.Sampler(
-        kvib.BySize(),
-        WEIGHTS,
-        2,
-        kvib.pivotal,
-        guard=kvib.Guard(),
-        estimator=estimator,
-        response=0.9,
-    )
-    for t in range(20):
-        one_round(sampler, calm(t))
-    remembered = 0.0 if estimator is None else sampler.remembered.known(None)
+@pytest.mark.parametrize("parts", [AT_ONCE, ONE_BY_ONE], ids=["at once", "one by one"])
+def test_what_is_no_number_in_the_first_round(parts):
+    """Its bound is known when others have come."""
     with pytest.warns(UserWarning, match="not finite"):
-        d = sampler.step(sampler.draw(), [None, np.full(DIM, np.nan)])
-    assert d.tolist() == (np.zeros(DIM) + remembered).tolist()
-    assert np.isfinite(one_round(sampler, calm(6))[2]).all()
+        sampler, cohort, cut, _ = first_round(np.nan, 0, parts)
+    norms = np.linalg.norm(calm(0)[cohort.ids[1:]], axis=1)
+    assert cut == pytest.approx(cohort.coefficients[0] * 30 * np.median(norms))
+    assert sampler.cut == cut
+
+
+def test_a_mean_without_what_is_no_number():
+    """Nobody adds more than two usual steps, and the largest weight is not shared out to others."""
+    weights = [90, *([5] * 11)]
+    sampler = kvib.Sampler(kvib.BySize(), weights, 12, kvib.pivotal, guard=kvib.Guard())
+    updates = np.ones((12, 3))
+    for _ in range(5):
+        sampler.step(sampler.draw(), updates, kvib.self_normalised)
+    usual = sampler.usual_step
+    updates[0], updates[1] = np.nan, 1e6
+    with pytest.warns(UserWarning, match="not finite"):
+        d = sampler.step(sampler.draw(), updates, kvib.self_normalised)
+    assert np.linalg.norm(d) <= (2 + 1) * usual * (1 + 1e-9)
+    assert sampler.cut > 1e3
+
+
+@pytest.mark.parametrize("estimator", BOTH, ids=["plain", "memory"])
+@pytest.mark.parametrize("guard", [kvib.Guard(), kvib.Guard(limit=0.5)], ids=repr)
+def test_where_most_are_no_numbers_the_round_is_refused(guard, estimator):
+    """Of those who answered; the state stays as it was."""
+    sampler = new(guard=guard, estimator=estimator, response=0.5)
+    for t in range(5):
+        one_round(sampler, calm(t))
+    cohort, usual, p = sampler.draw(), sampler.usual_step, sampler.probabilities()
+    answers = [None, None, None, np.full(DIM, np.nan), np.full(DIM, np.inf), calm(5)[0]]
+    with pytest.raises(kvib.NotFiniteError, match="the model that exploded; go back"):
+        sampler.step(cohort, answers)
+    assert sampler.usual_step == usual
+    assert sampler.probabilities().tolist() == p.tolist()
+    answers[4] = calm(5)[1]
+    with pytest.warns(UserWarning, match="not finite"):
+        assert np.isfinite(sampler.step(cohort, answers)).all()
+
+
+def test_who_sent_no_numbers_is_not_called_silent():
+    sampler = new(guard=kvib.Guard())  # everybody always answers
+    updates = calm(0)
+    cohort = sampler.draw()
+    updates[cohort.ids[2]] = np.inf
+    with pytest.warns(UserWarning, match="not finite") as told:
+        sampler.step(cohort, updates[cohort.ids])
+    assert len(told) == 1
+    assert told[0].filename == __file__
+
+
+def test_a_journal_keeps_who_sent_no_numbers_as_silent(tmp_path):
+    """After a crash it is as it was, and says nothing again."""
+    path = tmp_path / "journal.db"
+    sampler = kvib.recommended(WEIGHTS, K, seed=4, journal=path)
+    for t in range(6):
+        cohort = sampler.draw()
+        updates = calm(t)[cohort.ids]
+        updates[t] = np.nan
+        with pytest.warns(UserWarning, match="not finite"):
+            sampler.step(cohort, updates)
+    p, usual = sampler.probabilities(), sampler.usual_step
+    sampler.close()
+    again = kvib.recommended(WEIGHTS, K, seed=4, journal=path)
+    assert again.probabilities().tolist() == p.tolist()
+    assert again.usual_step == usual
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_norms_alone_are_told_of(journal, tmp_path):
+    """Guard and sketch look at updates."""
+    path = tmp_path / "journal.db" if journal else None
+    sampler = kvib.recommended(WEIGHTS, K, seed=4, journal=path)
+    cohort = sampler.draw()
+    with pytest.warns(UserWarning, match="guard and sketch of this sampler see nothing") as told:
+        sampler.update(cohort, np.ones(len(cohort)))
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    empty = sampler.draw(available=[])
+    sampler.update(empty, [])
+    if journal:
+        sampler.close()
+        assert kvib.recommended(WEIGHTS, K, seed=4, journal=path).round == 2
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize(("guard", "broken_ones"), [(None, 1), (kvib.Guard(), 4)], ids=repr)
 @pytest.mark.parametrize("estimator", BOTH, ids=["plain", "memory"])
-def test_numbers_that_are_none_are_refused(bad, guard, broken_ones, estimator):
-    """As `update` refuses infinite norms, and nothing changes; the client is reported as None. A
-    guard refuses where most are so: then it is not a client that exploded."""
-    sampler = new(guard=guard, estimator=estimator, response=0.9)
+def test_numbers_that_are_none_are_refused(bad, estimator):
+    """As `update` refuses infinite norms, and nothing changes: the client is reported as None."""
+    sampler = new(estimator=estimator, response=0.9)
     for t in range(5):
         one_round(sampler, calm(t))
     usual, p = sampler.usual_step, sampler.probabilities()
     cohort = sampler.draw()
     updates = calm(5)[cohort.ids]
     broken = updates.copy()
-    broken[1 : 1 + broken_ones, 3] = bad
+    broken[1, 3] = bad
     with pytest.raises(ValueError, match=f"client {cohort.ids[1]}"):
         sampler.step(cohort, broken)
     assert np.array_equal(sampler.usual_step, usual, equal_nan=True)

@@ -322,7 +322,7 @@ def task_with_an_explosive_client():
 
 
 @pytest.mark.parametrize("torch", [False, True])
-@pytest.mark.filterwarnings("ignore:1 of 4 clients:UserWarning", "ignore:(overflow|invalid)")
+@pytest.mark.filterwarnings("ignore:(overflow|invalid)")
 def test_one_explosive_client_does_not_end_a_guarded_run(torch):
     """It is left out; without a guard it ends the run when it is drawn, not when it is measured."""
     task, local = task_with_an_explosive_client(), LocalSGD(0.1, batch_size=8, epochs=3)
@@ -342,7 +342,7 @@ def test_one_explosive_client_does_not_end_a_guarded_run(torch):
             pass
         return simulation.records
 
-    with pytest.warns(UserWarning, match="client 3 in round"):
+    with pytest.warns(UserWarning, match="had not answered: 3;"):
         records = played(kvib.Guard(), 4)
     hit = [r for r in records if 3 in r.ids]
     assert len(records) == 20
@@ -351,7 +351,7 @@ def test_one_explosive_client_does_not_end_a_guarded_run(torch):
         assert np.isnan(r.norms).tolist() == (r.ids == 3).tolist()
         assert np.isfinite([r.loss, r.step_norm, r.estimated_variance]).all()
         assert math.isnan(r.variance)
-    assert all(r.cut > 0 for r in hit if r.round > 0)
+    assert all(0 < r.cut < math.inf for r in hit)
     with pytest.raises(DivergedError, match=f"client 3 diverged in round {hit[0].round}"):
         played(None, 0)
 

@@ -1,5 +1,6 @@
 """The estimate of one round, fed with updates as they come."""
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,15 @@ Coefficients = Callable[[Cohort], FloatArray]
 class NotFiniteError(ValueError):
     """A client's update has left the numbers."""
 
-    def __init__(self, client: int, norm: float) -> None:
+    def __init__(
+        self,
+        client: int,
+        norm: float,
+        way_out: str = "leave out the update of a client that failed or diverged (None)",
+    ) -> None:
         self.client = client
         super().__init__(
-            f"norm {norm} of client {client}: a norm is between 0 and {LARGEST_NORM:g}; leave out "
-            "the update of a client that failed or diverged (None)"
+            f"norm {norm} of client {client}: a norm is between 0 and {LARGEST_NORM:g}; {way_out}"
         )
 
 
@@ -51,50 +56,55 @@ class Estimation:
         heard: BoolArray | None = None,
     ) -> None:
         self._sampler, self._cohort, self._coefficients = sampler, cohort, coefficients
-        self._more = 1.0 if heard is None else among_heard(coefficients, cohort, heard)
-        self._factors = coefficients(cohort) * self._more
+        self._weigh(heard)
         memory = sampler.remembered
         self._d: Any = 0.0 if memory is None else memory.known(cohort.left_out)
         self._recalled: Any = None if memory is None else memory.recalled(cohort.ids)
         self._kept: list[tuple[BoolArray, Rows]] = []
         self.norms = np.full(len(cohort), np.nan)
         """‖g − βh‖ of those who were added, as the policy will learn them."""
-        guard = sampler.guard
-        self._watch = None if guard is None else guard.watch(self._factors, sampler.usual_step)
+        self.not_finite = np.zeros(len(cohort), dtype=np.bool_)
+        """Whose updates are no numbers; with a guard they count as no answer."""
         self._like: Any = None
-        self.left_out = np.zeros(len(cohort), dtype=np.bool_)
-        """Who sent no finite numbers and counts as silent, where a guard is on."""
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
+
+    def _weigh(self, heard: BoolArray | None) -> None:
+        """Coefficients, and what they let a client add."""
+        self._heard, self._scale = heard, 1.0
+        self._more = 1.0 if heard is None else among_heard(self._coefficients, self._cohort, heard)
+        self._factors = self._coefficients(self._cohort) * self._more
+        guard, usual = self._sampler.guard, self._sampler.usual_step
+        self._watch = None if guard is None else guard.watch(self._factors, usual)
 
     @property
     def cut(self) -> float:
         """What the guard has cut off so far: a bound on the bias of this round."""
-        return 0.0 if self._watch is None else self._watch.cut
+        if self._watch is None:
+            return 0.0
+        return self._scale * (self._watch.cut + self._watch.most(self.not_finite))
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
-        """Take in the updates of the clients that `at` marks; returns g − βh, [m, d], of those that
-        are finite: without a guard all must be."""
+        """Take in the updates of the clients that `at` marks; returns g − βh of those that are
+        finite, [m, d], as far as a guard left it. Without a guard all must be."""
         self._check(at, updates)
-        residuals = updates
-        if self._recalled is not None:
-            residuals = updates - rows.like(updates, self._recalled[at])
+        recalled = 0.0 if self._recalled is None else rows.like(updates, self._recalled[at])
+        residuals = updates if self._recalled is None else updates - recalled
         lengths = rows.norms(residuals)
         sound = lengths <= LARGEST_NORM
         if not sound.all():
-            at = self._leave_out(at, sound, lengths)
+            at = self._without(at, sound, lengths)
             updates, residuals = rows.some(updates, sound), rows.some(residuals, sound)
+            recalled = recalled if self._recalled is None else rows.some(recalled, sound)
             lengths = lengths[sound]
-        factors = self._factors[at]
         if self._watch is not None:
             shorter = self._watch.shorten(at, lengths, rows.norms(updates))
-            factors, lengths = factors * shorter, lengths * shorter
             if (shorter < 1).any():  # what was cut must not come back from memory
-                cut_off = residuals * rows.like(residuals, 1 - shorter[:, None])
-                updates = updates - cut_off
+                residuals = residuals * rows.like(residuals, shorter[:, None])
+                updates, lengths = recalled + residuals, lengths * shorter
         self.norms[at] = lengths
         if self._sampler.sketches.size:
             self._sketches[at] = rows.sketch(updates, self._sampler.sketches.size)
-        self._d = rows.plus(self._d, rows.doubled(factors, residuals))
+        self._d = rows.plus(self._d, rows.doubled(self._factors[at], residuals))
         self._like = residuals[:0]
         if self._sampler.remembered is not None:
             self._kept.append((np.array(at), updates))
@@ -105,34 +115,50 @@ class Estimation:
             raise ValueError("mark the clients by a mask: one boolean per client of the cohort")
         if int(np.count_nonzero(at)) != len(updates):
             raise ValueError(f"{len(updates)} updates for {np.count_nonzero(at)} marked clients")
-        if not np.isnan(self.norms[at]).all():
+        if not np.isnan(self.norms[at]).all() or self.not_finite[at].any():
             raise ValueError("a client was added before; add each once")
         if self._sampler.remembered is not None:
             self._sampler.remembered.check(updates)
 
-    def _leave_out(self, at: BoolArray, sound: BoolArray, lengths: FloatArray) -> BoolArray:
-        """Who is left of `at`. What is no number cannot be shortened: it counts as no answer."""
+    def _without(self, at: BoolArray, sound: BoolArray, lengths: FloatArray) -> BoolArray:
+        """`at` without those whose updates are no numbers: nothing can shorten them."""
         gone = np.array(at)
         gone[at] = ~sound
-        first, length = int(self._cohort.ids[gone][0]), float(lengths[~sound][0])
-        if self._watch is None or (self.left_out | gone).sum() > len(self._cohort) / 2:
-            raise NotFiniteError(first, length)  # where most explode it is the model that did
-        self.left_out |= gone
-        self._watch.leave_out(gone)
-        warnings.warn(
-            f"the update of client {first} in round {self._cohort.round} is not finite, and is "
-            "left out as if it had not answered; lower its learning rate, or clip",
-            stacklevel=3,
-        )
+        if self._watch is None:
+            raise NotFiniteError(int(self._cohort.ids[gone][0]), float(lengths[~sound][0]))
+        self.not_finite |= gone
+        if self._heard is not None:  # then all come at once, and a mean is one of the others
+            self._weigh(self._heard & ~gone)
         return at & ~gone
+
+    def _tell(self, heard: BoolArray) -> None:
+        """Who was left out; where it is the most, the model exploded, not a client."""
+        gone = self._cohort.ids[self.not_finite]
+        if len(gone) > np.count_nonzero(heard):
+            raise NotFiniteError(
+                int(gone[0]),
+                math.nan,
+                "most updates of the round are like that, so it is the model that exploded; go "
+                "back to an earlier one, and lower the learning rate",
+            )
+        if len(gone):
+            names = ", ".join(map(str, gone.tolist()))
+            warnings.warn(
+                f"updates of round {self._cohort.round} are not finite, and left out as if their "
+                f"clients had not answered: {names}; lower the learning rate, or clip",
+                stacklevel=4,
+            )
+        self._sampler.warn_of_silence(self._cohort, heard | self.not_finite)
 
     def finish(self) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""
         parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
         heard = ~np.isnan(self.norms)
+        self._tell(heard)
         more = among_heard(self._coefficients, self._cohort, heard) / self._more
         usual = 0.0 if self._watch is None else self._watch.total() * more
         self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts)
+        self._scale = more
         self._sampler.cut = self.cut
         # with a memory there is more to d than the sum, but coefficients are unbiased then
         d = self._d if more == 1 else self._d * more

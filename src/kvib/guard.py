@@ -26,8 +26,8 @@ class Guard:
     drawn again and again. The usual step is the running mean of Σ coefficient·‖g‖, whose mean is
     Σλ‖g‖. Where the guard fires the estimate is biased by at most what it cut off, which is
     reported; in a calm run it never fires. An update that is not finite cannot be shortened: it is
-    left out as if its client had not answered, with a warning. Where more than half of a cohort are
-    like that, the model has exploded, and the round is refused.
+    left out as if its client had not answered, with a warning. Where more than half of those who
+    answered are like that, the model has exploded, and the round is refused.
 
     The first round is measured by its own median norm, as of the updates that came so far, and
     teaches a usual step without those far beyond it. Rounds of one or two clients have no such
@@ -89,10 +89,9 @@ class Watch:
         self._shares[at] = np.where(shorter == 1, self._factors[at] * norms, shares * shorter)
         return shorter
 
-    def leave_out(self, at: BoolArray) -> None:
-        """Clients whose updates are no numbers: at the most they would have added their bounds."""
-        bounds = self._bounds()[at]
-        self.cut += float(bounds[np.isfinite(bounds)].sum())
+    def most(self, at: BoolArray) -> float:
+        """What these clients may add at the most, as far as it is known by now."""
+        return float(self._bounds()[at].sum())
 
     def _bounds(self) -> FloatArray:
         """The largest share of each client of the round; infinite where nothing is known."""

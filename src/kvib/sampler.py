@@ -279,11 +279,15 @@ class Sampler:
         values = cohort_norms(cohort, norms)
         with self._changing("update"):
             self._ledger.check(cohort)
-            answered = ~np.isnan(values)
-            if answered.any():
-                self._warn_of_norms_only()
-            self._warn_of_silence(cohort, answered)
+            self._warn(cohort, values)
             self._learn(cohort, values)
+
+    def _warn(self, cohort: Cohort, norms: FloatArray) -> None:
+        """Of what norms alone cannot do, and of silence."""
+        answered = ~np.isnan(norms)
+        if answered.any():
+            self._warn_of_norms_only()
+        self.warn_of_silence(cohort, answered)
 
     def _warn_of_norms_only(self) -> None:
         """What was asked for and cannot work without the updates themselves."""
@@ -297,7 +301,7 @@ class Sampler:
             warnings.warn(
                 f"{names} of this sampler see nothing in update(norms); call step(cohort, updates) "
                 "instead of estimate and update, or make the sampler without",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _learn(self, cohort: Cohort, norms: FloatArray) -> None:
@@ -309,8 +313,9 @@ class Sampler:
         self._reach.heard(cohort.ids, answered)
         self._ledger.close(cohort)
 
-    def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        self._reach.warn_of_silence(cohort, answered, stacklevel=3)
+    def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
+        """Where somebody is silent who always answers; `Estimation` calls it too."""
+        self._reach.warn_of_silence(cohort, answered, stacklevel=4)
 
     def step(
         self,
@@ -324,7 +329,8 @@ class Sampler:
         Args:
             cohort: as drawn by this sampler.
             updates: one per client in the order of `cohort.ids`, arrays or tensors of one shape
-                (or stacked along the first axis), None where a client did not answer.
+                (or stacked along the first axis), None where a client did not answer. All finite,
+                but with a guard, which leaves the others out.
             coefficients: `unbiased` or `self_normalised`.
             like: what the model looks like; then a round without answers gives its form too, not
                 what is remembered as a vector, or 0.0.
@@ -364,7 +370,6 @@ class Sampler:
         with self._lock:
             self._ledger.check(cohort)
             self._refuse_check_in("finish")
-            self._warn_of_silence(cohort, ~np.isnan(norms))
             self._learn(cohort, cohort_norms(cohort, norms))
             answered = ~np.isnan(norms)
             self.sketches.keep(cohort.take(answered), sketches[answered])

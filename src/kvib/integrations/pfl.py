@@ -31,8 +31,12 @@ class DrawnUsers(FederatedDatasetBase):  # type: ignore[misc]
 
     def __init__(self, make_dataset: Callable[[Key], Any], sampler: Sampler) -> None:
         super().__init__()
-        if sampler.policy.needs_norms or sampler.remembered is not None:
-            raise ValueError("pfl sums updates before we see them all: give a sampler without")
+        looks = (sampler.remembered, sampler.guard, sampler.sketches.size or None)
+        if sampler.policy.needs_norms or any(part is not None for part in looks):
+            raise ValueError(
+                "pfl sums updates before we see them: give a sampler without estimator, guard, "
+                "sketch and all norms, such as kvib.Sampler(kvib.Forecast(), weights, budget)"
+            )
         self.make_dataset, self.sampler = make_dataset, sampler
         self.cohort: Cohort | None = None
         """Of this round."""

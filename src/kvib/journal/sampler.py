@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvib.checkin import Admission
 from kvib.checks import cohort_norms
-from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray
+from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.estimators import deviation
 from kvib.journal import cohorts
 from kvib.journal.access import Lock, torn
@@ -142,7 +142,7 @@ class Journalled(Sampler):
             values = _single(cohort_norms(cohort, norms))
             if not self._heard(cohort, values):
                 self._refuse_check_in("update")
-                super()._warn_of_silence(cohort, ~np.isnan(values))
+                self._warn(cohort, values.astype(np.float64))
                 self._do("update", cohort.round, {"norms": values}, checked=True)
 
     def finish(
@@ -160,7 +160,6 @@ class Journalled(Sampler):
             self._ledger.check(cohort)
             self._as_drawn(cohort)
             self._refuse_check_in("finish")
-            super()._warn_of_silence(cohort, ~np.isnan(values))
             sketched = sketches.astype(np.float32)
             record = {"norms": values, "sketches": sketched, "usual": usual}
             self._do("finish", cohort.round, record, checked=True)
@@ -180,9 +179,6 @@ class Journalled(Sampler):
         if not self.procedure.uncorrelated:
             return cohort
         return cohorts.with_moments(cohort, self.procedure)
-
-    def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        """Said once, before the event: doing it again must not say it again."""
 
     def _heard(self, cohort: Cohort, values: NDArray[np.float32]) -> bool:
         """Whether the file has exactly this feedback; an error if it has another."""
@@ -350,7 +346,8 @@ def _draw(sampler: Journalled, round: int | None, record: Record) -> Done:
 
 def _update(sampler: Journalled, round: int | None, record: Record) -> Done:
     cohort, norms = _waiting(sampler, round), record["norms"].astype(np.float64)
-    Sampler.update(sampler, cohort, norms)
+    sampler._ledger.check(cohort)
+    sampler._learn(cohort, norms)
     return _learned(sampler, cohort, norms)
 
 

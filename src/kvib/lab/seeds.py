@@ -27,12 +27,12 @@ def per_seed(results: Results, label: str, column: str, value: pl.Expr) -> np.nd
 
 
 def total(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:
-    """The sum over measured rounds from `since` on, [seeds]; infinite for a run that ended early:
-    it has fewer to sum."""
-    last = results.measured(column)[-1]
-    reached = pl.col("round").filter(pl.col(column).is_not_null()).max() == last
-    summed = pl.col(column).filter(pl.col("round") >= since).cast(pl.Float64).sum()
-    return per_seed(results, label, column, pl.when(reached).then(summed).otherwise(np.inf))
+    """The sum over measured rounds from `since` on, [seeds]; infinite for a run that ended early or
+    has gaps: it has fewer to sum."""
+    due = (results.measured(column) >= since).sum()
+    values = pl.col(column).filter(pl.col("round") >= since).drop_nulls().cast(pl.Float64)
+    whole = pl.when(values.len() == due).then(values.sum()).otherwise(np.inf)
+    return per_seed(results, label, column, whole)
 
 
 def mean(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:

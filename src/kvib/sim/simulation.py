@@ -64,8 +64,8 @@ class Simulation:
         coefficients: `kvib.unbiased` or `kvib.self_normalised`.
         evaluate_every: rounds between evaluations on the test data; 0 for never.
         train_loss_every: likewise of the loss over all training data, which costs more.
-        exact_every: rounds between exact metrics, for which all clients train; 0 for never. NaN in
-            rounds in which somebody, drawn or not, diverges.
+        exact_every: rounds between exact metrics, for which all clients train; 0 for never. They
+            are NaN in rounds in which a client diverges that nobody drew.
         seed: of the initial model and of all batches.
         gram_memory: bytes that the updates of all clients may take, N·d·4, where an exact variance
             needs their inner products (fixed-size draws); beyond it that variance is NaN.
@@ -163,9 +163,16 @@ class Simulation:
         return measured
 
     def _train(self, cohort: Cohort, t: int) -> "_Trained":
-        """Local training of the drawn, chunk by chunk into the estimate."""
+        """Local training of the drawn, and the estimate."""
         if self._sum_suffices(cohort):
             return self._train_summed(cohort, t)
+        try:
+            return self._train_each(cohort, t)
+        except NotFiniteError as error:
+            raise _diverged(error.client, t) from error
+
+    def _train_each(self, cohort: Cohort, t: int) -> "_Trained":
+        """Local training of the drawn, chunk by chunk into the estimate."""
         estimation, gram = self.sampler.begin(cohort, self.coefficients), None
         for low in range(0, len(cohort), self.engine.chunk):
             at = np.zeros(len(cohort), dtype=np.bool_)
@@ -173,10 +180,7 @@ class Simulation:
             batches = plan(self.task.train, cohort.ids[at], self.local, self.seed, t)
             came, updates = self.engine.answers(self.model, batches)
             at[at] = came
-            try:
-                residuals = estimation.add(at, updates)
-            except NotFiniteError as error:
-                raise _diverged(error.client, t) from error
+            residuals = estimation.add(at, updates)
             bad = np.flatnonzero(estimation.norms > LARGEST_NORM)
             if len(bad):
                 raise _diverged(int(cohort.ids[bad[0]]), t)
@@ -222,7 +226,7 @@ class Simulation:
             if with_gram:
                 kept.append(updates)
         gram = None
-        if with_gram:
+        if with_gram and np.isfinite(norms).all():
             gram = np.block([[self.engine.gram(a, b) for b in kept] for a in kept])
             gram *= np.outer(weights, weights)
         return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, gram)
