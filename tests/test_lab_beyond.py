@@ -272,11 +272,12 @@ def test_budgets_in_choosing():
     text = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
     versions = [tables.load(RESULTS / f"beyond-femnist-v{v}") for v in (1, 2, 3)]
     few, many = ([version.where(budget=K) for version in versions] for K in (5, 100))
-    ours, theirs = (
+    ours, theirs, sized, alike = (
         ", ".join(f"{seeds.late(one, label, 'accuracy'):.3f}" for one in few)
-        for label in ("recommended", "uniform")
+        for label in ("recommended", "uniform", "by size", "Forecast, neighbours")
     )
     assert f"accuracy is {ours} with `recommended` and {theirs} with uniform" in text
+    assert f"(by size {sized}; `neighbours` {alike})" in text
     ends = [[seeds.late(one, label, "accuracy") for label in one.labels] for one in many]
     apart = max(max(each) - min(each) for each in ends)
     assert f"no two samplers are more than {apart:.3f} apart" in text
