@@ -270,7 +270,7 @@ CNN = "--learning --learning-rate 0.05 --batch-size 20"
 OPTIONS = {
     "synthetic": "--budget 10 --rounds 100 --draws 1000 --every 1 --learning",
     "femnist-400": f"--budget 20 --rounds 31 --draws 800 --every 2 {CNN}",
-    "femnist-iid": f"--budget 10 --rounds 100 --draws 200 --every 1 {CNN} --device cuda",
+    "femnist-iid": f"--budget 10 --rounds 100 --draws 200 --every 1 {CNN}",
 }
 
 ALL = "Forecast, difference and"
