@@ -565,10 +565,11 @@ SOME = results(
 
 
 def test_totals():
-    """Of every seed in ascending order, over rounds that were measured."""
-    assert seeds.total(SOME, "a", "loss").tolist() == [5, 9]
-    assert seeds.total(SOME, "a", "loss", since=1).tolist() == [1, 5]
-    assert seeds.mean(SOME, "a", "loss", since=1).tolist() == [0.5, 2.5]
+    """Of every seed in ascending order; a sum with gaps is none."""
+    assert seeds.total(SOME, "a", "loss").tolist() == [np.inf, 9]
+    assert seeds.total(SOME, "a", "loss", since=1).tolist() == [np.inf, 5]
+    assert seeds.total(SOME, "a", "loss", since=2).tolist() == [1, 3]
+    assert seeds.mean(SOME, "a", "loss").tolist() == [np.inf, 3]
     assert seeds.total(SOME, "b", "loss").tolist() == [np.inf]  # it ended before the others
 
 
