@@ -142,7 +142,7 @@ class Estimation:
                 "back to an earlier one, and lower the learning rate",
             )
         if len(gone):
-            names = ", ".join(map(str, gone.tolist()))
+            names = ", ".join(map(str, self._sampler.keys(gone)))
             warnings.warn(
                 f"updates of round {self._cohort.round} are not finite, and left out as if their "
                 f"clients had not answered: {names}; lower the learning rate, or clip",
