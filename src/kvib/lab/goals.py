@@ -245,9 +245,10 @@ def _lost_runs(results: Results) -> dict[str, list[int]]:
         pl.col("accuracy").drop_nulls().last() < pl.lit(best) / 2
     )
     runs = results.table.sort("round").group_by("label", "learning_rate", "seed").agg(lost=ended)
+    kept, many = runs.filter(~pl.col("lost")), results.table["seed"].n_unique()
     rates = results.experiment["local"]["learning_rates"]
     return {
-        label: [int(runs.filter(label=label, learning_rate=rate)["lost"].sum()) for rate in rates]
+        label: [many - len(kept.filter(label=label, learning_rate=rate)) for rate in rates]
         for label in results.labels
     }
 
