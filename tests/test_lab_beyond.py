@@ -240,7 +240,7 @@ def test_figures_in_choosing():
     assert f"`Forecast` without a guard needs {alone:.0f}" in text
     first = seeds.rounds_to(runs.where(learning_rate=0.1), "Forecast", "accuracy", rates.TARGET)
     assert f"the other two were there after {first[0]:.0f} and {first[1]:.0f}" in text
-    lost = goals._lost_runs(runs)
+    lost = rates.lost_at_rates(runs)
     at = {
         label: dict(zip(("slow", "fast", "wild"), many, strict=True))
         for label, many in lost.items()
@@ -265,6 +265,12 @@ def test_figures_in_choosing():
     assert calm.startswith("0 of ")
     assert f"(with K = 5 and a limit of two steps in {few}), and fired in {fast} at 0.1" in text
     assert f"at 0.2 it fired in {wild}" in text
+    assert "(two of them fell far and came back)" in text
+    curves = runs.where(label="recommended", learning_rate=0.2).table.sort("round")
+    fell = curves.group_by("seed").agg(
+        far=(pl.col("accuracy").drop_nulls().cum_max() - pl.col("accuracy").drop_nulls()).max()
+    )
+    assert (fell["far"] > 0.3).sum() == 2
     ends = [seeds.late(at_20, label, "accuracy") for label in at_20.labels]
     assert f"within {max(ends) - min(ends):.3f} of each other" in text
 

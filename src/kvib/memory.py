@@ -123,8 +123,7 @@ class _LastUpdates:
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
         before = self.recall(ids)
-        told = _representable(self._rows, updates)
-        self._rows[np.array(ids)] = like_of(self._rows, told)
+        self._rows[np.array(ids)] = like_of(self._rows, _representable(self._rows, updates))
         self.total = self.total + doubled(weight, self.recall(ids)) - doubled(weight, before)
         self._seen[ids] = True
 

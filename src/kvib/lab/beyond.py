@@ -42,7 +42,7 @@ def federation(results: Results) -> str:
             cells = (
                 _told(usual(part, label, "variance") / noise, ".2f"),
                 _told(usual(part, label, "regret") / regret, ".2f"),
-                _told(late(part, label, "accuracy"), ".3f") + ", lost" * lost(part, label),
+                _told(late(part, label, "accuracy"), ".3f") + ", lost" * (lost(part, label) > 0),
                 _told(late(part, label, "train_loss"), ".3f"),
             )
             rows.append(f"| {K:g} | {label} | {' | '.join(cells)} |\n")
@@ -67,9 +67,9 @@ def federations(results: Path) -> str:
 
 LEGEND = """
 One seed; exact metrics every tenth round, medians over them, each sampler on its own trajectory;
-accuracy and loss of the last tenth of the run. Lost: it ended with less than half of the accuracy
-that it had. –: not known, since not all clients trained in one chunk (since mended), or of a run
-that was lost, or relative to one.
+accuracy and loss of the last tenth of the run. Lost: it ended early, or with less than half of the
+best accuracy of all. –: not known, since not all clients trained in one chunk (since mended), or
+of a run that was lost, or relative to one.
 """
 
 

@@ -8,7 +8,7 @@ import polars as pl
 from kvib.lab import variances
 from kvib.lab.claim import Claim, Finding
 from kvib.lab.claims import edge, every
-from kvib.lab.rates import TARGET, at_best_rates
+from kvib.lab.rates import TARGET, at_best_rates, lost_at_rates
 from kvib.lab.seeds import each, over, ranged, rounds_to, spread, total
 from kvib.lab.tables import AbsentError, Results
 from kvib.lab.variances import EXACT, LEARNING, Variances
@@ -220,37 +220,21 @@ def no_divergence(ours: str) -> Callable[[list[Results]], Finding]:
 
     def judge(given: list[Results]) -> Finding:
         [results] = given
-        lost = _lost_runs(results)
-        mine, theirs = lost[ours], lost["uniform"]
-        asked = [own for own, other in zip(mine, theirs, strict=True) if other == 0]
+        gone = lost_at_rates(results)
+        asked = [own for own, other in zip(gone[ours], gone["uniform"], strict=True) if other == 0]
         rates = ", ".join(f"{rate:g}" for rate in results.experiment["local"]["learning_rates"])
-        told = {label: ", ".join(map(str, many)) for label, many in lost.items()}
-        others = [f"{label} {told[label]}" for label in lost if label not in (ours, "uniform")]
+        told = {label: ", ".join(map(str, many)) for label, many in gone.items()}
+        others = [f"{label} {told[label]}" for label in gone if label not in (ours, "uniform")]
         fired = results.table.filter(pl.col("label") == ours, pl.col("cut") > 0)
         return Finding(
             f"runs lost at rates {rates}: {ours} {told[ours]}; uniform {told['uniform']}",
             REACHED if sum(asked) == 0 else NOT_REACHED,
             f"of {results.table['seed'].n_unique()} seeds each. Lost: ended early, or with less "
-            f"than half of the best accuracy of all. {'; '.join(others)}. A guard fired in "
-            f"{len(fired)} rounds of {ours}",
+            f"than half of the best accuracy of all at that rate. {'; '.join(others)}. A guard "
+            f"fired in {len(fired)} rounds of {ours}",
         )
 
     return judge
-
-
-def _lost_runs(results: Results) -> dict[str, list[int]]:
-    """How many runs of every sampler were lost, rate by rate."""
-    rounds, best = results.measured("accuracy")[-1], results.table["accuracy"].max()
-    ended = (pl.col("round").max() < rounds) | (
-        pl.col("accuracy").drop_nulls().last() < pl.lit(best) / 2
-    )
-    runs = results.table.sort("round").group_by("label", "learning_rate", "seed").agg(lost=ended)
-    kept, many = runs.filter(~pl.col("lost")), results.table["seed"].n_unique()
-    rates = results.experiment["local"]["learning_rates"]
-    return {
-        label: [many - len(kept.filter(label=label, learning_rate=rate)) for rate in rates]
-        for label in results.labels
-    }
 
 
 GUARDED = ("recommended", "recommended, remembering")

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from kvib.lab.seeds import lost
 from kvib.lab.tables import Results
 
 TARGET = 0.95
@@ -31,3 +32,9 @@ def at_best_rates(results: Results) -> Results:
         for label, rate in best_rate(results).items()
     ]
     return Results(pl.concat(own), results.about)
+
+
+def lost_at_rates(results: Results) -> dict[str, list[int]]:
+    """How many runs of every sampler were lost, rate by rate."""
+    parts = [results.where(learning_rate=r) for r in results.experiment["local"]["learning_rates"]]
+    return {label: [lost(part, label) for part in parts] for label in results.labels}

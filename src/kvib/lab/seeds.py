@@ -54,11 +54,13 @@ def usual(results: Results, label: str, column: str) -> float:
     return float(np.mean(values.astype(np.float64)))
 
 
-def lost(results: Results, label: str) -> bool:
-    """Whether a seed ended with less than half of the accuracy that it had."""
-    ends = (pl.col("accuracy").drop_nulls().last(), pl.col("accuracy").max() / 2)
-    last, half = (per_seed(results, label, "accuracy", end) for end in ends)
-    return bool((last < half).any())
+def lost(results: Results, label: str) -> int:
+    """How many seeds ended early, or with less than half of the best accuracy of all samplers."""
+    end, best = results.measured("accuracy")[-1], results.table["accuracy"].max()
+    accurate = pl.col("accuracy").drop_nulls().last() >= pl.lit(best) / 2
+    runs = results.where(label=label).table.sort("round").group_by("seed")
+    kept = runs.agg(kept=(pl.col("round").max() >= end) & accurate)["kept"].sum()
+    return results.table["seed"].n_unique() - int(kept)
 
 
 def rounds_to(results: Results, label: str, column: str, target: float) -> np.ndarray:
