@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
@@ -66,6 +67,11 @@ def full_gradient(i):
     grads = torch.autograd.grad(module.loss(x, y), list(module.parameters()))
     return 0.02 * torch.cat([g.ravel() for g in grads]).double().numpy()
 
+
+for looks in ({"guard": kvib.Guard()}, {"sketch": 4}, {"estimator": kvib.Difference()}):
+    sampler = kvib.Sampler(kvib.Forecast(), task.weights, 6, **looks)
+    with pytest.raises(ValueError, match="before we see them"):
+        DrawnUsers(make_dataset, sampler)
 
 said = []
 for K, procedure in ((6, kvib.pivotal), (1, kvib.independent)):  # one or none: fewer than workers
