@@ -703,6 +703,21 @@ def test_unfinished_runs(played, tmp_path):
     assert part.table["seed"].unique().to_list() == [0]
 
 
+def test_runs_collected_before_are_kept(played, tmp_path):
+    """A sampler or a seed added to an experiment does not cost the runs that were played."""
+    given, runs, out = played
+    whole = collect(given, runs, out, tmp_path / "table")
+    for run in runs[2:]:
+        shutil.copytree(out / "tiny" / run.name, tmp_path / "some" / "tiny" / run.name)
+    again = collect(given, runs, tmp_path / "some", tmp_path / "table", partial=True)
+    assert again.about["missing"] == []
+    assert again.about["runs"] == whole.about["runs"]
+    assert again.table.equals(whole.table, null_equal=True)
+    other = replace(given, rounds=6)
+    with pytest.raises(ValueError, match=r"another configuration \(rounds differ\); play all"):
+        collect(other, runs, tmp_path / "nowhere", tmp_path / "table", partial=True)
+
+
 @pytest.fixture
 def collected(played, tmp_path):
     given, runs, out = played

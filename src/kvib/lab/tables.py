@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,17 +178,25 @@ def collect(
     tasks: Path | None = None,
 ) -> Results:
     """Finished runs under `out` → path.parquet (single precision, without the drawn clients) and
-    path.json (configuration, environments, seconds, sizes of the clients, what is missing)."""
+    path.json (configuration, environments, seconds, sizes of the clients, what is missing).
+
+    With `partial`, runs that are not under `out` stay as they were collected before.
+    """
     import polars as pl
 
     from kvib.lab.runs import make_task, outcome
 
     parts, told, missing = [], {}, []
+    earlier = _earlier(path, experiment) if partial else None
     for run in runs:
         folder = out / experiment.name / run.name
         ended = outcome(folder, run)
         if ended is None or not ended.finished:
-            missing.append(run.name)
+            if earlier is not None and run.name in earlier.about["runs"]:
+                parts.append(_rows(earlier, run))
+                told[run.name] = earlier.about["runs"][run.name]
+            else:
+                missing.append(run.name)
             continue
         parts.append(_part(run, read_rounds(folder)))
         about = read_part(folder / "environment.json")
@@ -200,7 +208,7 @@ def collect(
             f"{experiment.name}: {len(missing)} runs are not finished ({missing[0]}, …); run it "
             "again to go on"
         )
-    table = pl.concat(parts)
+    table = pl.concat(parts, how="diagonal")
     kept = [c for c in table.columns if c in KEYS or not table[c].is_null().all()]
     table = table.select(kept)
     sizes = np.sort(make_task(experiment.task, tasks).train.sizes)[::-1].tolist()
@@ -211,6 +219,45 @@ def collect(
     text = json.dumps(about, ensure_ascii=False) + "\n"
     file(path, "json").write_text(text, encoding="utf-8")
     return Results(table, about)
+
+
+def _earlier(path: Path, experiment: Experiment) -> Results | None:
+    """What was collected before, if it was played as this experiment says.
+
+    Other samplers, budgets, rates and seeds make other runs; everything else must agree.
+    """
+    if not file(path, "json").exists():
+        return None
+    results = load(path)
+    then = results.experiment
+    differs = [
+        field.name
+        for field in fields(experiment)
+        if field.name not in ("title", "samplers", "budgets", "seeds", "local")
+        and then.get(field.name, field.default) != asdict(experiment)[field.name]
+    ]
+    lines = {line["label"]: line for line in then["samplers"]}
+    differs += [
+        f"sampler {line.label!r}"
+        for line in experiment.samplers
+        for name, value in asdict(line).items()
+        if name != "seeds" and line.label in lines and lines[line.label].get(name, value) != value
+    ]
+    rates = {"learning_rates": None}
+    if then["local"] | rates != asdict(experiment.local) | rates:
+        differs.append("local")
+    if differs:
+        raise ValueError(
+            f"{path} holds results of another configuration ({', '.join(differs)} differ); "
+            "play all runs of the experiment, or give another --results"
+        )
+    return results
+
+
+def _rows(results: Results, run: Run) -> "pl.DataFrame":
+    """The rounds of one run in collected results."""
+    rows = results.where(label=run.sampler.label, budget=run.budget, seed=run.seed)
+    return rows.where(learning_rate=run.learning_rate).table
 
 
 def read_part(path: Path) -> dict[str, Any]:
