@@ -83,8 +83,9 @@ def usual_guard(policy: Policy[Any]) -> Guard | None:
     """The guard that goes with a policy: `kvib.Guard()` with Forecast, none with others.
 
     Forecast draws clients in proportion to their share of the step, so a share seldom exceeds two
-    usual steps where norms are near their forecasts. Under other policies, uniform draws of clients of unequal size above all, that
-    is an ordinary round, and a guard would make every estimate too small.
+    usual steps where norms are near their forecasts. Under other policies, uniform draws of clients
+    of unequal size above all, that is an ordinary round, and a guard would make every estimate too
+    small.
     """
     return Guard() if isinstance(policy, Forecast) else None
 
