@@ -218,9 +218,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         row["plain loop in bf16 / this"] = slow["bf16"] / row["s"]
     results["classifier"] = rows
     about = {
-        "command": " ".join(
-            ["python benchmarks/text.py", *(sys.argv[1:] if words is None else words)]
-        ),
+        "command": "python benchmarks/text.py",
         "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
         "bf16 TFLOP/s": rate / 1e12,
         "next token": f"{sum(np.prod(p.shape) for p in shapes(neox)):,} parameters, batch and "

@@ -1,14 +1,14 @@
-"""Play experiments on a machine that has NumPy and torch: no tables, no command line.
+"""Play experiments where only NumPy and torch are installed: no tables, no command line.
 
-numba is used where it is there, transformers by text tasks only. A run that needs more memory than
+numba is used if it is installed, transformers by text tasks only. A run that needs more memory than
 there is says so and is left; the others are played.
 
     kvib prepare femnist-v3 --out out/tasks/femnist-v3.npz       # where the data are
     python experiments/device.py experiments/femnist-v3.toml --runs out/runs --tasks out/tasks \\
-        --device cuda --processes 4 --stop-after 500                # where the GPU is
-    kvib run experiments/femnist-v3.toml --out out/runs             # back: collects
+        --device cuda --processes 4 --stop-after 3600            # where the GPU is
+    kvib run experiments/femnist-v3.toml --out out/runs          # where kvib is: collects
 
-Run folders go on where they were, on this machine or on another.
+Run folders go on where they were, on the same machine or on another.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.require_graphs:
         warnings.filterwarnings("error", SLOWLY)
-        os.environ["PYTHONWARNINGS"] = f"error:{SLOWLY}"  # of processes that are started from here
+        os.environ["PYTHONWARNINGS"] = f"error:{SLOWLY}"  # for the processes that it starts
     machine = Machine(options.device, options.threads, options.tasks, memory=options.memory)
     try:
         given = [read(file, tuple(options.set)) for file in options.files]
@@ -76,7 +76,7 @@ def main() -> None:
         return play_all(some, options.runs, machine, processes=many, stop_after=left, report=report)
 
     try:
-        if options.processes == 1:  # each is told of at once
+        if options.processes == 1:  # every end is reported at once
             ends = [tell(run, *played([run])) for run in runs]
         else:
             ends = [tell(run, end) for run, end in zip(runs, played(runs), strict=True)]

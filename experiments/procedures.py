@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results"))
     options = parser.parse_args()
-    given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+    given = {k: v for k, v in vars(options).items() if k not in ("tasks", "out")}  # no folders
     where = environment(Machine(options.device))
     about = {"format": FORMAT, "options": given, "environment": where}
     options.out.mkdir(parents=True, exist_ok=True)

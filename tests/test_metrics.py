@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kvib
+from enumeration import outcomes
 from kvib import metrics, theory
 
 
@@ -65,6 +66,44 @@ def test_kvib_learns():
     assert sum(late) < 1.25 * sum(best)
 
 
+def test_dynamic_regret_of_kvib_stays_under_the_combined_bound():
+    """Feedback that converges from above, nobody at probability 1; mean of five runs."""
+    rng = np.random.default_rng(8)
+    N, T = 40, 200
+    limit = rng.uniform(1, 2, N)
+    feedback = limit + rng.uniform(0, 1, N) / np.sqrt(np.arange(1, T + 1))[:, None]
+    gain = feedback.max()
+    for K in (2, 5, 10):
+        policy, mix = kvib.KVib(rounds=T, gain=gain), theory.kvib_mix(N, K, T)
+        runs = [run(policy, feedback, K, seed) for seed in range(5)]
+        assert max(p.max() for p in runs) < 1
+        regret = np.mean([metrics.dynamic_regret(p, feedback, K) for p in runs])
+        bound = theory.dynamic_regret(feedback, limit, gain, K, K, mix)
+        static = theory.partial_feedback_regret(feedback, gain, K, K, mix)
+        assert 0 < regret <= bound
+        assert bound == pytest.approx(static + theory.hindsight_gap(feedback, limit, K))
+
+
+@pytest.mark.parametrize("pi", [[1.0, 1.0, 1.0], [1.0, 0.1, 0.01], [0.3, 0.2, 0.0]])
+def test_the_bound_of_partial_feedback_holds_in_the_mean(pi):
+    """Every outcome of two rounds: the bound of full feedback for the estimates π̃² is in the mean
+    at most the one for π, which the partial bound takes."""
+    N, K, gain, mix = 3, 1, 1.0, 0.5
+    feedback, floor = np.tile(pi, (2, 1)), mix * K / N
+
+    def estimates(rng):
+        drawn = np.array([[rng.random() < floor for _ in row] for row in feedback])
+        return np.sqrt(feedback**2 / floor * drawn)
+
+    inflated = gain * math.sqrt(N / (mix * K))
+    mean = sum(
+        probability * theory.full_feedback_regret(seen, inflated, K, K)
+        for probability, seen in outcomes(estimates)
+    )
+    mixing = mix * gain**2 * N**2 * len(feedback) / K
+    assert mixing + mean <= theory.partial_feedback_regret(feedback, gain, K, K, mix)
+
+
 def test_full_feedback_bound():
     """FTRL with all feedback seen and γ = G²."""
     N, T, K = 30, 200, 5
@@ -107,6 +146,186 @@ def test_convergence_bound():
     better = theory.convergence(rounds=T, **{**common, "quality": 0.0})
     assert better < want
     assert theory.convergence(rounds=10_000, **common) < want / 9
+
+
+CONVERGENCE = {
+    "loss_gap": 2.0,
+    "smoothness": 0.5,
+    "local_variance": 0.0,
+    "global_variance": 0.0,
+    "local_steps": 2,
+    "utility": 1.5,
+}
+
+
+def test_convergence_under_kvib():
+    """Theorem 4.1 with the regret of K-Vib for β₁."""
+    feedback, limit = convergent_feedback(20, 100, seed=9)
+    options = {"gain": feedback.max(), "budget": 4.0, "free": 3.0}
+    got = theory.kvib_convergence(feedback, limit, **options, **CONVERGENCE)
+    mix = theory.kvib_mix(20, 4, 100)
+    quality = theory.dynamic_regret(feedback, limit, **options, mix=mix) / 100
+    assert got == theory.convergence(rounds=100, quality=quality, **CONVERGENCE)
+    other = theory.kvib_convergence(feedback, limit, **options, mix=0.9, **CONVERGENCE)
+    assert other != got
+
+
+def test_the_combined_rate_is_the_first_order_of_the_combined_bound():
+    """Feedback that is always G has no gap between fixed and changing p; without local and global
+    variance 16LM/T is all that is left beside the sampling. The share of lower orders falls as
+    T^−⅓."""
+    N, K, gain, excess = 3, 2, 0.2, []
+    for T in (10**3, 10**6):
+        feedback, limit = np.full((T, N), gain), np.full(N, gain)
+        options = {"gain": gain, "budget": K, "free": K}
+        whole = theory.kvib_convergence(feedback, limit, **options, **CONVERGENCE)
+        sampling = whole - 16 * CONVERGENCE["smoothness"] * CONVERGENCE["loss_gap"] / T
+        gap, smoothness = CONVERGENCE["loss_gap"], CONVERGENCE["smoothness"]
+        first = theory.kvib_rate(
+            rounds=T, clients=N, **options, loss_gap=gap, smoothness=smoothness
+        )
+        excess.append(sampling / first - 1)
+    assert 0 < excess[1] < 0.02
+    assert excess[1] == pytest.approx(excess[0] / 10, rel=0.2)
+
+
+def test_the_combined_rate_is_that_of_the_paper():
+    """(M^¾·N^¼/(TK))^⅔ where the largest ‖g‖ = NG stays."""
+    at = {"rounds": 500, "clients": 100, "budget": 10, "free": 10, "gain": 0.01}
+    at |= {"loss_gap": 2.0, "smoothness": 0.5}
+    base = theory.kvib_rate(**at)
+    for changes, power in (
+        ({"rounds": 4000}, 8 ** (-2 / 3)),
+        ({"budget": 80, "free": 80}, 8 ** (-2 / 3)),
+        ({"loss_gap": 32.0}, 16**0.5),
+        ({"clients": 6400, "gain": 0.01 / 64}, 64 ** (1 / 6)),
+        ({"smoothness": 4.0}, 2.0),
+    ):
+        assert theory.kvib_rate(**{**at, **changes}) / base == pytest.approx(power)
+
+
+def draws_of(procedure, p):
+    """Every outcome of the real draw, as counts, with its probability."""
+    return list(outcomes(lambda rng: procedure.draw(p, rng)))
+
+
+def joint_of(draws):
+    """E[n_i n_j]."""
+    return sum(probability * np.outer(n, n) for probability, n in draws)
+
+
+DESIGNS = [
+    (kvib.independent, [0.2, 0.4, 0.5, 0.9, 1.0]),
+    (kvib.pivotal, [0.2, 0.4, 0.5, 0.9, 1.0]),
+    (kvib.pivotal, [0.3, 0.6, 0.4, 0.2, 0.7]),
+    (kvib.conditional_poisson, [0.2, 0.4, 0.5, 0.9, 1.0]),
+    (kvib.without_replacement, [0.4] * 5),
+]
+
+
+@pytest.mark.parametrize(("procedure", "p"), DESIGNS)
+def test_variance_of_any_design(procedure, p):
+    """All outcomes: the bound holds for every direction of updates, with the general factors
+    N(1 − p) and with those of the design."""
+    p, N = np.array(p), 5
+    draws = draws_of(procedure, p)
+    joint = joint_of(draws)
+    assert np.diag(joint) == pytest.approx(p)
+    factors = theory.design_factors(joint)
+    gap = np.diag(p * factors) - (joint - np.outer(p, p))
+    assert np.linalg.eigvalsh(gap).min() >= -1e-12
+    assert (factors >= (1 - p) * (1 - 1e-12)).all()
+    assert (factors <= N * (1 - p) + 1e-12).all()
+    rng, tightest = np.random.default_rng(10), np.inf
+    for direction in (np.ones(3), *rng.normal(size=(20, 3))):  # common, then mixed
+        g = direction + rng.normal(size=(N, 3)) * rng.uniform(0, 2)
+        pi = np.linalg.norm(g, axis=1)
+        truth = sum(w * np.sum(((n / p - 1) @ g) ** 2) for w, n in draws)
+        own, general = (theory.sampling_variance(p, pi, v) for v in (factors, None))
+        assert truth <= own * (1 + 1e-12) <= general * (1 + 1e-9)
+        tightest = min(tightest, own / truth)
+    if procedure is kvib.independent:
+        assert tightest == pytest.approx(1)
+
+
+def test_the_general_variance_bound_cannot_be_improved():
+    """A coin that draws all clients or none, the same update for all: Lemma B.3 is an equality."""
+    N, q, g = 4, 0.3, 2.0
+    truth = q * (N * g / q - N * g) ** 2 + (1 - q) * (N * g) ** 2
+    assert theory.sampling_variance([q] * N, [g] * N) == pytest.approx(truth)
+    assert theory.design_factors(np.full((N, N), q)) == pytest.approx([N * (1 - q)] * N)
+
+
+def test_factors_of_the_paper():
+    """1 − p for independent draws, (N − K)/(N − 1) for uniform ones without replacement."""
+    p = np.array([0.1, 0.5, 1.0])
+    assert theory.design_factors(metrics.joint(p, kvib.independent)) == pytest.approx(1 - p)
+    own = theory.sampling_variance(p, [3, 2, 1], 1 - p)
+    assert own == pytest.approx(metrics.variance(p, [3, 2, 1]).value)
+    for N, K in ((5, 2), (6, 5), (4, 1)):
+        joint = metrics.joint([K / N] * N, kvib.without_replacement)
+        assert theory.design_factors(joint) == pytest.approx([(N - K) / (N - 1)] * N)
+    assert theory.design_factors(np.ones((3, 3))).tolist() == [0, 0, 0]
+
+
+def grid(N, K, least):
+    """Probabilities with sum K on a fine grid, all from `least` to 1."""
+    steps = np.linspace(least, 1, 200)
+    rest = np.stack(np.meshgrid(*[steps] * (N - 1), indexing="ij"), axis=-1).reshape(-1, N - 1)
+    last = K - rest.sum(axis=1)
+    fits = (last >= least) & (last <= 1)
+    return np.column_stack([rest[fits], last[fits]])
+
+
+def test_the_least_cost_with_a_least_probability():
+    """Lemma B.8 against a grid of all probabilities, and its two ends."""
+    rng = np.random.default_rng(11)
+    for _ in range(20):
+        pi, K = rng.lognormal(0, 1, 3), rng.uniform(0.5, 2.5)
+        least = rng.uniform(0, K / 3)
+        got = theory.restricted_cost(pi, K, least)
+        found = (pi**2 / grid(3, K, least)).sum(axis=1).min()
+        assert got <= found * (1 + 1e-12)
+        assert got == pytest.approx(found, rel=0.02)
+        assert theory.restricted_cost(pi, K, 0) == pytest.approx(metrics.optimal_cost(pi, K))
+        assert theory.restricted_cost(pi, K, K / 3) == pytest.approx((pi**2).sum() * 3 / K)
+    assert theory.restricted_cost([0, 0, 3, 4], 3, 0.2) == 25
+    assert theory.restricted_cost([0, 0, 3, 4], 3, 0) == metrics.optimal_cost([0, 0, 3, 4], 3)
+
+
+def test_the_bound_with_a_least_probability():
+    """Corollary B.10 holds, is the minimum itself where p_min = 0, and grows without limit."""
+    rng, seen = np.random.default_rng(12), 0
+    for _ in range(2000):
+        N = int(rng.integers(2, 30))
+        pi, K = rng.lognormal(0, 1, N), rng.uniform(0.1, N)
+        if K * pi.max() > pi.sum():
+            continue
+        seen += 1
+        least = rng.uniform(0, 0.999 * K / N)
+        cost = theory.restricted_cost(pi, K, least)
+        assert metrics.optimal_cost(pi, K) <= cost * (1 + 1e-12)
+        assert cost <= theory.restricted_bound(pi, K, least) * (1 + 1e-12)
+        assert theory.restricted_bound(pi, K, 0) == pytest.approx(metrics.optimal_cost(pi, K))
+        half = theory.restricted_bound(pi, K, K / (2 * N)) - theory.restricted_bound(pi, K, 0)
+        assert half <= 6 * N * (K / (2 * N)) * pi.sum() ** 2 / K**2 * (1 + 1e-12)  # term (B)
+    assert seen > 500
+
+
+def test_bounds_say_where_they_do_not_hold():
+    with pytest.raises(ValueError, match="reaches probability 1; ask restricted_cost"):
+        theory.restricted_bound([1, 1, 10], 2, 0.1)
+    assert theory.restricted_cost([1, 1, 10], 2, 0.1) == pytest.approx(104)  # the formula: 99.7
+    for bad in (-0.1, 0.5):
+        with pytest.raises(ValueError, match=r"does not fit a budget of 1 for 3 clients; give one"):
+            theory.restricted_cost([1, 1, 1], 1, bad)
+    with pytest.raises(ValueError, match=r"from 0 to 0\.5"):
+        theory.restricted_bound([1, 1], 1, 0.5)
+    for bad in ([0.0, 0.5], [0.5, 1.5]):
+        with pytest.raises(ValueError, match="above 0 and at most 1"):
+            theory.sampling_variance(bad, [1, 1])
+        with pytest.raises(ValueError, match="above 0 and at most 1"):
+            theory.design_factors(np.diag(bad))
 
 
 def test_tuned_step_is_a_bound():

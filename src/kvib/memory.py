@@ -74,7 +74,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class LastUpdates:
-    """Every client's last update: N·d numbers, of which only those of clients seen take memory.
+    """Every client's last update: N·d numbers. In NumPy arrays only clients seen take memory.
 
     Args:
         precision: float32, or float16 for half of it.
@@ -144,7 +144,7 @@ class _LastUpdates:
 
 @dataclass(frozen=True)
 class GroupMeans:
-    """Means of groups of clients whose updates point the same way: groups·d numbers.
+    """Means of groups of clients whose updates point the same way: (groups + 1)·d numbers.
 
     A client joins the group whose mean is nearest in direction when it is first seen, and stays;
     clients never seen are taken for the mean of all.

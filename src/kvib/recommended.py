@@ -39,7 +39,8 @@ def recommended(
 ) -> Sampler:
     """Forecast norms, draw exactly `budget` clients balanced on sketches, guard against spikes.
 
-    Of a fixed population: where clients join and leave, use `Sampler(Forecast(), weights, budget)`.
+    The population is fixed: where clients join and leave, use `Sampler(Forecast(), weights,
+    budget)`.
     Use it with `step`, which shows it the updates themselves:
 
     >>> import numpy as np, kvib

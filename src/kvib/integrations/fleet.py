@@ -82,9 +82,10 @@ Offline = EstimateAvailability | Renormalise
 def usual_guard(policy: Policy[Any]) -> Guard | None:
     """The guard that goes with a policy: `kvib.Guard()` with Forecast, none with others.
 
-    Forecast draws clients in proportion to their share of the step, so in a calm run none exceeds
-    two usual steps. Under other policies, uniform draws of clients of unequal size above all, that
-    is an ordinary round, and a guard would make every estimate too small.
+    Forecast draws clients in proportion to their share of the step, so a share seldom exceeds two
+    usual steps where norms are near their forecasts. Under other policies, uniform draws of clients
+    of unequal size above all, that is an ordinary round, and a guard would make every estimate too
+    small.
     """
     return Guard() if isinstance(policy, Forecast) else None
 

@@ -11,6 +11,8 @@ from kvib.lab import tables
 from kvib.lab.tables import AbsentError, Results
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
+UNTESTED = "not tested as published"
+"""The verdict where models, data, rates or rounds were others than the paper's."""
 BASELINES = ("uniform", "Mabs", "Vrb", "Avare")
 """Of the paper."""
 

@@ -168,7 +168,7 @@ BEYOND: dict[str, Drawing] = {
     "beyond-flat": Drawing(
         ("beyond-flat",),
         plots.gamma,
-        "Equal weights; Forecast is told the sizes and learns the slope.",
+        "Equal weights; Forecast knows the sizes and learns the slope.",
     ),
     "beyond-procedures": Drawing(
         ("procedures-synthetic", "procedures-femnist-400", "procedures-femnist-iid"),

@@ -309,7 +309,7 @@ CLAIMS = (
         at_most(1.05, "variance", "Forecast, pivotal", "Forecast"),
     ),
     _claim(
-        "balanced draws: likewise",
+        "balanced draws: the same",
         "beyond-synthetic",
         at_most(1.05, "variance", "recommended", "Forecast"),
     ),
@@ -318,7 +318,7 @@ CLAIMS = (
         "beyond-synthetic",
         half_the_rounds,
     ),
-    _claim("the guard does nothing in calm runs", "beyond-synthetic", calm),
+    _claim("the guard does nothing in these runs on Synthetic", "beyond-synthetic", calm),
     _drawn(
         "pivotal, balanced, remembering or both: never above 1.05 of independent draws, Synthetic",
         "synthetic",

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvib.lab.rates import TARGET, at_best_rates, best_rate
-from kvib.lab.seeds import late, lost, rounds_to, usual
+from kvib.lab.seeds import late, lost, rounds_to, scaled, step, usual
 from kvib.lab.summary import measured, settings
 from kvib.lab.tables import Results
 from kvib.lab.variances import LEARNING, WAYS, Variances
@@ -57,11 +57,12 @@ def seeds_of(table: pl.DataFrame) -> str:
 
 def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = False) -> None:
     """A line per sampler: mean over seeds, ± one standard deviation; give the axis its scale
-    first."""
+    first. A cumulative column stands for the rounds between two measurements too."""
     results.check(column)
     table = results.table.filter(pl.col(column).is_not_null()).sort("round")
     if cumulative:
-        table = table.with_columns(pl.col(column).cum_sum().over("label", "seed"))
+        sums = pl.col(column).cum_sum().over("label", "seed") * step(results, column)
+        table = table.with_columns(sums.alias(column))
     for k, label in enumerate(results.labels):
         own = Results(table, results.about).where(label=label)
         own.check_alike()
@@ -96,11 +97,8 @@ def online(given: list[Results]) -> Figure:
     """Regret, variance, test loss."""
     [results] = given
     figure, (regret, variance, loss) = panels(3)
-    regret.set(yscale="log", ylabel="cumulative dynamic regret")
-    variance.set(yscale="log", ylabel="exact variance of the estimate")
+    regret_and_variance((regret, variance), results)
     loss.set(ylabel="test loss")
-    curves(regret, results, "regret", cumulative=True)
-    curves(variance, results, "variance")
     curves(loss, results, "loss")
     return finish(figure, results)
 
@@ -114,7 +112,9 @@ def everything(given: list[Results]) -> Figure:
         for at, measure in enumerate(columns):
             axis = figure.add_subplot(len(found), len(columns), row * len(columns) + at + 1)
             setting = f"K = {budget:g}, learning rate {rate:g}"
-            axis.set(yscale=measure.scale, ylabel=measure.title, title=setting)
+            how = f"cumulative {measure.title}{scaled(some, measure.column)}"
+            name = how if measure.cumulative else measure.title
+            axis.set(yscale=measure.scale, ylabel=name, title=setting)
             curves(axis, some, measure.column, cumulative=measure.cumulative)
     return finish(figure, results)
 
@@ -234,9 +234,8 @@ def gamma(given: list[Results]) -> Figure:
 def regret_and_variance(axes: Sequence[Axes], results: Results) -> None:
     """Over the rounds, in two panels."""
     regret, variance = axes
-    every = results.experiment["exact_every"]
-    often = "" if every == 1 else f"\n(every {every} rounds)"
-    regret.set(yscale="log", ylabel=f"cumulative dynamic regret{often}")
+    how = scaled(results, "regret").replace(" (", "\n(")
+    regret.set(yscale="log", ylabel=f"cumulative dynamic regret{how}")
     variance.set(yscale="log", ylabel="exact variance of the estimate")
     curves(regret, results, "regret", cumulative=True)
     curves(variance, results, "variance")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import EVERY, AbsentError, Results
 
 T_95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -38,6 +38,24 @@ def total(results: Results, label: str, column: str, since: int = 0) -> np.ndarr
 def mean(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:
     """The same over the number of measured rounds, [seeds]."""
     return total(results, label, column, since) / (results.measured(column) >= since).sum()
+
+
+def cumulative(results: Results, label: str, column: str, since: int = 0) -> np.ndarray:
+    """The sum over all rounds from `since` on, [seeds]: that over the measured rounds, times the
+    rounds from one measurement to the next."""
+    return total(results, label, column, since) * step(results, column)
+
+
+def step(results: Results, column: str) -> int:
+    """Rounds from one measurement of a column to the next."""
+    rounds: int = results.experiment[EVERY[column]]
+    return rounds
+
+
+def scaled(results: Results, column: str) -> str:
+    """How `cumulative` was made where not every round was measured, to stand behind its name."""
+    rounds = step(results, column)
+    return "" if rounds == 1 else f" (exact every {rounds} rounds, times {rounds})"
 
 
 def late(results: Results, label: str, column: str) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from kvib.lab.seeds import mean, per_seed, spread, total
+from kvib.lab.seeds import cumulative, mean, per_seed, spread
 from kvib.lab.tables import Results
 
 
@@ -32,7 +32,7 @@ MEASURES = (
     Measure("accuracy", "test accuracy", "last", _last),
     Measure("train_loss", "training loss", "last", _last),
     Measure("variance", "variance", "mean", mean, scale="log"),
-    Measure("regret", "regret", "total", total, scale="log", cumulative=True),
+    Measure("regret", "regret", "total", cumulative, scale="log", cumulative=True),
 )
 
 

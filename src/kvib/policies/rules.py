@@ -7,7 +7,8 @@ def horizon(rounds: int | None, round: int) -> int:
     """T as given, else the doubling rule: the smallest power of two above `round`.
 
     Round 0 is tuned for 1 round, round 1 for 2, rounds 2–3 for 4, rounds 4–7 for 8, and so on.
-    Whatever was learned is kept when T doubles; only the step sizes and mixtures change.
+    Whatever was learned is kept when T doubles; only the step sizes and mixtures change, and OSMD's
+    experts start again from their mixture.
     """
     return rounds if rounds is not None else 1 << round.bit_length()
 
