@@ -331,24 +331,6 @@ def test_uniform_at_chance_is_said_and_is_no_gain(tmp_path, uniform, verdict, re
         assert finding(words, tmp_path).reason == reason
 
 
-@pytest.mark.parametrize("task", ["agnews", "newswire"])
-def test_the_learning_rate_of_text_is_uniforms_best(task):
-    """With σ = 2, as the claims say."""
-    pilot = tables.load(RESULTS / f"text-rates-{task}").where(label="uniform").table
-    last = pilot.filter(pl.col("round") == pilot["round"].max()).sort("loss")
-    assert read(ROOT / f"experiments/pilots/text-rates-{task}.toml").task == f"{task}-2"
-    for tail in (1, 2, 3):
-        given = read(ROOT / f"experiments/text-{task}-{tail}.toml")
-        assert given.local.learning_rates == [last["learning_rate"][0]]
-
-
-def test_the_stand_in_for_the_papers_corpus_is_named():
-    claimed = [claim.where for claim in claims.CLAIMS if "text-newswire" in claim.command]
-    assert len(claimed) == 6
-    for where in claimed:
-        assert where.startswith("CC-News; here a newswire of Reuters-21578 and AG News")
-
-
 def test_the_figure_of_text_sizes_is_that_of_the_results(everything):
     """500, 50, 5 and 97 clients with one sample."""
     drawing = figures.FIGURES["text-data"]
@@ -724,18 +706,6 @@ def test_errors_of_example_1_have_their_exact_mean():
 
 
 # The README
-
-
-def test_the_reproduction_in_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    played = [
-        tables.load_about(RESULTS / path.stem, "runs")["runs"].values()
-        for path in FILES
-        if path.stem == "synthetic" or path.stem.startswith("synthetic-")
-    ]
-    minutes = sum(run["seconds"] for runs in played for run in runs) / 60
-    assert "figure of the paper on Synthetic (under 30 minutes on two cores;" in readme
-    assert minutes / 2 < 30
 
 
 def test_rounds_in_the_readme():
