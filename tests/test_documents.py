@@ -8,7 +8,8 @@ import pytest
 import kvib
 from kvib.sim.text import corpora, tokens
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def page(name):
@@ -42,3 +43,11 @@ def test_every_file_of_text_is_in_the_table():
     assert table.keys() == files | {file for file, *_ in tokens.LOCAL.values()}
     for file, _, model in tokens.LOCAL.values():
         assert f"`{model}`" in table[file]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "experiments/README.md"])
+def test_links_of_pages_outside_the_site(name):
+    """Those of the site are checked when it is built."""
+    path = ROOT / name
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).exists(), link
