@@ -1,4 +1,10 @@
-# `make demo` and `make test` set everything up by themselves, in .venv.
+# Every target sets up what it needs by itself, in .venv.
+#   demo      two examples, their figures in out/demo
+#   test      the tests that take minutes, examples of README, docs and docstrings among them
+#   test-all  what `test` leaves out: tests marked slow, then those marked timing, one at a time
+#   lint      format, style and types
+#   docs      the site; a broken link, anchor or reference is an error
+# .ci/run runs them all, and no test twice.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -14,7 +20,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not timing"
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not timing"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow and not timing" tests
 	$(BIN)/python -m pytest -m timing tests
 
 lint: $(VENV)/.dev
@@ -27,7 +33,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/core.py --out benchmarks/results

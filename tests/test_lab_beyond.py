@@ -13,8 +13,7 @@ from kvib.lab.experiment import read
 pl = pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
-from kvib.lab import beyond, goals, plots, rates, seeds, tables, variances  # noqa: E402
-from kvib.lab.claim import paired  # noqa: E402
+from kvib.lab import beyond, goals, plots, tables, variances  # noqa: E402
 from kvib.lab.goals import NOT_REACHED, ON_AVERAGE, REACHED  # noqa: E402
 from kvib.lab.tables import AbsentError, Results  # noqa: E402
 from test_lab_report import drawn_otherwise, made, plausible  # noqa: E402
@@ -191,110 +190,6 @@ def test_divergence_is_also_an_early_end():
 
 
 # The pages
-
-
-def test_figures_in_choosing():
-    """They are those of the committed results."""
-    text = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
-    long, short, plain, images, runs = (
-        paired(RESULTS / f"{name}") if name != "beyond-femnist-400" else tables.load(RESULTS / name)
-        for name in (
-            "beyond-synthetic-500",
-            "beyond-synthetic",
-            "synthetic",
-            "beyond-femnist-400",
-            "femnist-rates",
-        )
-    )
-    policy, procedure, memory = (
-        seeds.over(seeds.total(a, ours, "variance"), seeds.total(b, theirs, "variance")).mean()
-        for a, ours, b, theirs in (
-            (long, "Forecast", plain, "uniform"),
-            (short, "recommended", short, "Forecast"),
-            (short, "difference", short, "Forecast"),
-        )
-    )
-    assert f"(five seeds) | {policy:.2f} | {procedure:.2f} | {memory:.2f} |" in text
-    at_20 = images.where(budget=20)
-    policy = seeds.total(at_20, "Forecast", "variance") / seeds.total(at_20, "uniform", "variance")
-    writers = variances.load(RESULTS / "procedures-femnist-400").between(5, 30)
-    procedure, memory, both, pivotal, alike = (
-        writers.ratio(way).mean()
-        for way in ("balanced", "difference", "difference, balanced", "pivotal", "neighbours")
-    )
-    assert f"all (one run) | {policy[0]:.2f} | {procedure:.2f} | {memory:.2f} |" in text
-    assert f"writers are left with {both:.2f}," in text
-    assert f"alike (`neighbours`) takes {1 - alike:.0%}".replace("%", " %") in text
-    assert f"neighbours too (`balanced`), {1 - procedure:.0%}".replace("%", " %") in text
-    assert f"(pivotal) takes {1 - pivotal:.0%} there".replace("%", " %") in text
-    digits = variances.load(RESULTS / "procedures-femnist-iid")
-    procedure, memory = (digits.window(way, 100)[0] for way in ("balanced", "difference"))
-    assert f"K = 10 (one run) | – | {procedure:.2f} | {memory:.2f} |" in text
-    best = rates.at_best_rates(runs)
-    ours, alone, size, rival = (
-        seeds.rounds_to(best, label, "accuracy", rates.TARGET).mean()
-        for label in ("recommended", "Forecast", "by size", "Avare")
-    )
-    assert f"{ours:.0f} rounds to 95 % with `recommended`, {size:.0f} with `BySize`" in text
-    assert f"{rival:.0f} with Avare" in text
-    assert f"`Forecast` without a guard needs {alone:.0f}" in text
-    first = seeds.rounds_to(runs.where(learning_rate=0.1), "Forecast", "accuracy", rates.TARGET)
-    assert f"the other two were there after {first[0]:.0f} and {first[1]:.0f}" in text
-    lost = rates.lost_at_rates(runs)
-    at = {
-        label: dict(zip(("slow", "fast", "wild"), many, strict=True))
-        for label, many in lost.items()
-    }
-    assert {label for label in at if at[label]["fast"]} == {
-        *("uniform, without replacement", "Mabs", "Forecast")
-    }
-    assert {label: at[label]["wild"] for label in at if at[label]["wild"] < 3} == {
-        "recommended": 0,
-        "K-Vib": 2,
-    }
-    fired = [
-        tables.load(RESULTS / name).where(label="recommended", **of).table["cut"]
-        for name, of in (
-            ("femnist-rates", {"learning_rate": 0.05}),
-            ("beyond-femnist-v1", {"budget": 5}),
-            ("femnist-rates", {"learning_rate": 0.1}),
-            ("femnist-rates", {"learning_rate": 0.2}),
-        )
-    ]
-    calm, few, fast, wild = (f"{(cut > 0).sum()} of {len(cut)} rounds" for cut in fired)
-    assert calm.startswith("0 of ")
-    assert f"(with K = 5 and a limit of two steps in {few}), and fired in {fast} at 0.1" in text
-    assert f"at 0.2 it fired in {wild}" in text
-    assert "(two of them fell far and came back)" in text
-    curves = runs.where(label="recommended", learning_rate=0.2).table.sort("round")
-    fell = curves.group_by("seed").agg(
-        far=(pl.col("accuracy").drop_nulls().cum_max() - pl.col("accuracy").drop_nulls()).max()
-    )
-    assert (fell["far"] > 0.3).sum() == 2
-    ends = [seeds.late(at_20, label, "accuracy") for label in at_20.labels]
-    assert f"within {max(ends) - min(ends):.3f} of each other" in text
-
-
-def test_budgets_in_choosing():
-    """Likewise."""
-    text = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
-    versions = [tables.load(RESULTS / f"beyond-femnist-v{v}") for v in (1, 2, 3)]
-    few, many = ([version.where(budget=K) for version in versions] for K in (5, 100))
-    ours, theirs, sized, alike = (
-        ", ".join(f"{seeds.late(one, label, 'accuracy'):.3f}" for one in few)
-        for label in ("recommended", "uniform", "by size", "Forecast, neighbours")
-    )
-    assert f"accuracy is {ours} with `recommended` and {theirs} with uniform" in text
-    assert f"(by size {sized}; `neighbours` {alike})" in text
-    ends = [[seeds.late(one, label, "accuracy") for label in one.labels] for one in many]
-    apart = max(max(each) - min(each) for each in ends)
-    assert f"no two samplers are more than {apart:.3f} apart" in text
-    noise = [
-        seeds.usual(one, "recommended", "variance") / seeds.usual(one, "uniform", "variance")
-        for one in many
-    ]
-    left = ", ".join(f"{ratio:.2f}" for ratio in noise)
-    assert f"`recommended` leaves {left} of uniform's variance" in text
 
 
 def test_every_goal_is_judged_or_open(tmp_path):

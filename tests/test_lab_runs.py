@@ -360,11 +360,26 @@ def test_two_processes_give_the_same_tables_as_one(played, tmp_path):
         report=lambda run, rounds: reported.update({run.name: rounds}),
     )
     assert [(end.rounds, end.finished) for end in ends] == [(5, True)] * 4
-    assert reported.keys() == {run.name for run in runs}
+    assert reported == {run.name: 5 for run in runs}
     same(rounds_of(tmp_path, runs), rounds_of(out, runs))
     a, b = (collect(given, runs, o, tmp_path / "table") for o in (out, tmp_path))
     assert a.table.equals(b.table, null_equal=True)
     assert dict(os.environ) == before
+
+
+def test_words_that_come_late_turn_nothing_back(played, tmp_path, monkeypatch):
+    """Words of workers and their results come by two ways, and either may be the first."""
+    _, runs, _ = played
+    monkeypatch.setattr("kvib.lab.pool._waiting", lambda _: [(k, 1) for k in range(len(runs))])
+    reported = {}
+    play_all(
+        runs,
+        tmp_path,
+        ONE,
+        processes=2,
+        report=lambda run, rounds: reported.update({run.name: rounds}),
+    )
+    assert reported == {run.name: 5 for run in runs}
 
 
 FAILING = """

@@ -499,3 +499,19 @@ def test_no_room_and_workers_that_never_live(cluster):
 
     with pytest.raises(NobodyError, match=r"no worker answers, again and again(.|\n)*no CUDA here"):
         RayEngine(TASK, LOCAL, workers=Workers(count=1), make=broken).initial(0)
+
+
+# What it costs
+
+
+def test_the_load_is_read_before_the_rounds(monkeypatch):
+    """Afterwards it is mostly the benchmark's own."""
+    pytest.importorskip("ray")
+    import cluster
+
+    seen = []
+    monkeypatch.setattr(cluster.os, "getloadavg", lambda: seen.append("load") or (0.0, 0.0, 0.0))
+    monkeypatch.setattr(cluster, "task", lambda _: seen.append("task") or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cluster.main([])
+    assert seen == ["load", "task"]

@@ -1,9 +1,14 @@
 """What the benchmarks must show, as ratios measured in one run. Noise only slows one side down, so
 each ratio gets a few tries."""
 
+import statistics
+
 import pytest
 
 import core
+import journal
+import kvib
+import scale
 import simulator
 from needs import needs_data
 
@@ -45,3 +50,23 @@ def test_femnist_loads_in_ten_seconds_and_one_and_a_half_gigabytes():
     [row] = simulator.alone(simulator.loading)
     assert row["s"] < 10
     assert row["MB"] < 1500
+
+
+@pytest.mark.parametrize("name", ["K-Vib", "K-Vib, exactly K", "K-Vib, floor by size", "by size"])
+def test_a_round_does_not_grow_with_the_population(name):
+    """A hundred times the clients. N coins and their solver take ten rounds or more."""
+    case, times = scale.CASES[name], {}
+    for N in (10_000, 1_000_000):
+        sampler = kvib.Sampler(case.policy, scale.weights_of(N), scale.K, case.procedure, seed=1)
+        scale.play(sampler, 20)  # compiles
+        times[N] = min(statistics.median(scale.play(sampler, 50)) for _ in range(3))
+    assert times[1_000_000] <= 3 * times[10_000]
+    assert scale.toss_all(sampler) >= 10 * times[1_000_000]
+    assert scale.held(sampler) <= 33 * len(sampler)
+
+
+def test_a_journal_of_three_thousand_rounds(tmp_path):
+    """Of 1,000 clients each: its size, and opening it when the most has to be done again."""
+    row, _ = journal.long_journal(tmp_path, clients=10_000, rounds=3_000, size=1_000)
+    assert row["bytes per drawn client"] < 15
+    assert row["opening s"] < 5

@@ -38,9 +38,10 @@ class Pairs(NamedTuple):
 class Cohort:
     """The clients of one round, aligned arrays in ascending order of id.
 
-    >>> cohort = Cohort(ids=[2, 5], count=[1, 1], expected=[0.5, 0.1], weight=[0.2, 0.05])
-    >>> cohort.coefficients                                # λ · count / (response · expected)
-    array([0.4, 0.5])
+    Examples:
+        >>> cohort = Cohort(ids=[2, 5], count=[1, 1], expected=[0.5, 0.1], weight=[0.2, 0.05])
+        >>> cohort.coefficients                                # λ · count / (response · expected)
+        array([0.4, 0.5])
     """
 
     ids: IntArray

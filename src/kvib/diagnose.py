@@ -75,14 +75,15 @@ def diagnose(sampler: Sampler) -> Diagnosis:
     never seen are taken to point apart as those do that were. Of as many clients as the sampler
     draws on average, whatever they cost. Needs a sampler with `kvib.Forecast()` after a few rounds.
 
-    >>> import numpy as np, kvib
-    >>> rng = np.random.default_rng(0)
-    >>> sampler = kvib.recommended(weights=rng.lognormal(0, 2, 50), budget=5)
-    >>> for _ in range(20):
-    ...     cohort = sampler.draw()
-    ...     step = sampler.step(cohort, rng.normal(size=(len(cohort), 40)))
-    >>> kvib.diagnose(sampler).policy < 0.5         # sizes differ: choose whom to draw
-    True
+    Examples:
+        >>> import numpy as np, kvib
+        >>> rng = np.random.default_rng(0)
+        >>> sampler = kvib.recommended(weights=rng.lognormal(0, 2, 50), budget=5)
+        >>> for _ in range(20):
+        ...     cohort = sampler.draw()
+        ...     step = sampler.step(cohort, rng.normal(size=(len(cohort), 40)))
+        >>> kvib.diagnose(sampler).policy < 0.5         # sizes differ: choose whom to draw
+        True
     """
     here, sketches = sampler.population.here(), sampler.sketches
     norms, weights = sampler.forecast().median[here], sampler.weights[here]

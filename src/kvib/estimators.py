@@ -42,10 +42,11 @@ def estimate(
 
     d = Σ_{i ∈ S} λ_i·count_i/(q_i·expected_i) · g_i.
 
-    >>> import kvib
-    >>> cohort = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.5, 1.0], weight=[0.1, 0.4])
-    >>> kvib.estimate(cohort, [{"w": np.array([1.0, 0.0])}, {"w": np.array([0.0, 1.0])}])
-    {'w': array([0.2, 0.4])}
+    Examples:
+        >>> import kvib
+        >>> cohort = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.5, 1.0], weight=[0.1, 0.4])
+        >>> kvib.estimate(cohort, [{"w": np.array([1.0, 0.0])}, {"w": np.array([0.0, 1.0])}])
+        {'w': array([0.2, 0.4])}
 
     Args:
         cohort: who was drawn.

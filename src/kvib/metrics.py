@@ -40,8 +40,9 @@ def variance(
     `total` = ‖D‖²; conditional Poisson, the Gram matrix. Pivotal and systematic draws have no
     closed form: the Gram matrix and Monte Carlo over `draws` draws, with a standard error.
 
-    >>> variance([0.25, 0.75, 1.0], [1, 3, 6])
-    Measurement(value=6.0, error=0.0)
+    Examples:
+        >>> variance([0.25, 0.75, 1.0], [1, 3, 6])
+        Measurement(value=6.0, error=0.0)
     """
     e = procedure.checked(expected)
     A = None if gram is None else np.asarray(gram, dtype=np.float64)
@@ -73,9 +74,10 @@ def variance(
 def joint(expected: ArrayLike, procedure: Procedure) -> FloatArray:
     """E[n_i n_j] of all pairs, [N, N]; its diagonal is E[n_i²].
 
-    >>> from kvib import without_replacement
-    >>> joint([0.5, 0.5, 0.5, 0.5], without_replacement)[0, :2].round(4)
-    array([0.5   , 0.1667])
+    Examples:
+        >>> from kvib import without_replacement
+        >>> joint([0.5, 0.5, 0.5, 0.5], without_replacement)[0, :2].round(4)
+        array([0.5   , 0.1667])
     """
     e = procedure.checked(expected)
     if procedure.pairs is None:

@@ -43,10 +43,11 @@ def recommended(
     budget)`.
     Use it with `step`, which shows it the updates themselves:
 
-    >>> import numpy as np, kvib
-    >>> sampler = kvib.recommended(weights=[30, 10, 60, 20], budget=2, seed=1)
-    >>> cohort = sampler.draw()
-    >>> d = sampler.step(cohort, updates=np.ones((len(cohort), 8)))    # also learns
+    Examples:
+        >>> import numpy as np, kvib
+        >>> sampler = kvib.recommended(weights=[30, 10, 60, 20], budget=2, seed=1)
+        >>> cohort = sampler.draw()
+        >>> d = sampler.step(cohort, updates=np.ones((len(cohort), 8)))    # also learns
 
     Args:
         weights: λ of every client, any positive numbers (data sizes, say).

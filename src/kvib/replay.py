@@ -144,19 +144,20 @@ def replay(
         usual: the budget that the sampler was made for; by default that of the first round.
         progress: called with the number of rounds read so far.
 
-    >>> import numpy as np, kvib
-    >>> from kvib.replay import replay
-    >>> from kvib.journal import Logged
-    >>> rng, sizes = np.random.default_rng(0), np.geomspace(1, 100, 50)
-    >>> sampler, rounds = kvib.Sampler(kvib.Uniform(), sizes, budget=10), []
-    >>> for _ in range(60):
-    ...     cohort = sampler.draw()
-    ...     norms = rng.lognormal(0, 0.3, len(cohort))
-    ...     sampler.update(cohort, norms)
-    ...     rounds.append(Logged(cohort, norms))
-    >>> told = replay(rounds, sizes, {"by size": kvib.BySize()}, procedure=sampler.procedure)
-    >>> told.rows["by size"].ratio.high < 0.6                       # a gain, beyond doubt
-    True
+    Examples:
+        >>> import numpy as np, kvib
+        >>> from kvib.replay import replay
+        >>> from kvib.journal import Logged
+        >>> rng, sizes = np.random.default_rng(0), np.geomspace(1, 100, 50)
+        >>> sampler, rounds = kvib.Sampler(kvib.Uniform(), sizes, budget=10), []
+        >>> for _ in range(60):
+        ...     cohort = sampler.draw()
+        ...     norms = rng.lognormal(0, 0.3, len(cohort))
+        ...     sampler.update(cohort, norms)
+        ...     rounds.append(Logged(cohort, norms))
+        >>> told = replay(rounds, sizes, {"by size": kvib.BySize()}, procedure=sampler.procedure)
+        >>> told.rows["by size"].ratio.high < 0.6                       # a gain, beyond doubt
+        True
     """
     check_level(level)
     first, everything = opened(rounds)

@@ -54,12 +54,13 @@ from kvib.urn import Chances, Urn
 class Sampler:
     """Decides which clients take part in each round, and learns from what came back.
 
-    >>> import kvib
-    >>> sampler = kvib.Sampler(kvib.KVib(), weights=[10, 20, 30, 40], budget=2, seed=0)
-    >>> cohort = sampler.draw()
-    >>> updates = [[1.0, 2.0] for client in cohort.ids]
-    >>> step = kvib.estimate(cohort, updates)       # its mean is the full-participation step
-    >>> sampler.update(cohort, kvib.norms(updates))
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.KVib(), weights=[10, 20, 30, 40], budget=2, seed=0)
+        >>> cohort = sampler.draw()
+        >>> updates = [[1.0, 2.0] for client in cohort.ids]
+        >>> step = kvib.estimate(cohort, updates)       # its mean is the full-participation step
+        >>> sampler.update(cohort, kvib.norms(updates))
 
     Args:
         policy: whom to prefer.
@@ -417,10 +418,11 @@ class Sampler:
         every server that loaded the same state. `gather` ends the round. Whoever knows the seed
         can choose keys that win: let it be a large random number, and a secret.
 
-        >>> import kvib
-        >>> sampler = kvib.Sampler(kvib.KVib(), [1, 2, 3], 1, keys=["ann", "bob", "eve"])
-        >>> here = [name for name in ("eve", "ann") if sampler.admit(name)]
-        >>> cohort = sampler.gather(here)
+        Examples:
+            >>> import kvib
+            >>> sampler = kvib.Sampler(kvib.KVib(), [1, 2, 3], 1, keys=["ann", "bob", "eve"])
+            >>> here = [name for name in ("eve", "ann") if sampler.admit(name)]
+            >>> cohort = sampler.gather(here)
         """
         with self._lock:
             ids = self.population.ids([key])

@@ -29,12 +29,13 @@ def waterfill(
         cap: largest p, a number or [N]; `inf` for expected counts of draws with replacement.
         cost: what one draw of each client costs, [N].
 
-    >>> waterfill([1, 3, 6], budget=2)
-    array([0.25, 0.75, 1.  ])
-    >>> waterfill([1, 3, 6], budget=2, floor=0.4)
-    array([0.4, 0.6, 1. ])
-    >>> waterfill([1, 1, 1], budget=6, cost=[1, 4, 16])
-    array([0.85714286, 0.42857143, 0.21428571])
+    Examples:
+        >>> waterfill([1, 3, 6], budget=2)
+        array([0.25, 0.75, 1.  ])
+        >>> waterfill([1, 3, 6], budget=2, floor=0.4)
+        array([0.4, 0.6, 1. ])
+        >>> waterfill([1, 1, 1], budget=6, cost=[1, 4, 16])
+        array([0.85714286, 0.42857143, 0.21428571])
     """
     s = np.asarray(scores, dtype=np.float64)
     lo, hi = np.asarray(floor, dtype=np.float64), np.asarray(cap, dtype=np.float64)

@@ -36,16 +36,17 @@ def journalled(
 ) -> Journalled:
     """A sampler that lives in a file: begun there, or continued where the last process stopped.
 
-    >>> import tempfile, kvib
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> path = f"{folder.name}/run.kvib"
-    >>> sampler = kvib.journalled(path, kvib.KVib(), weights=[10, 20, 30, 40], budget=2)
-    >>> cohort = sampler.draw()                     # durable; now the process may die
-    >>> sampler.close()
-    >>> sampler = kvib.journalled(path)
-    >>> [cohort] = sampler.outstanding()            # drawn, not heard of
-    >>> sampler.update(cohort, [0.5] * len(cohort))
-    >>> sampler.close(); folder.cleanup()
+    Examples:
+        >>> import tempfile, kvib
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/run.kvib"
+        >>> sampler = kvib.journalled(path, kvib.KVib(), weights=[10, 20, 30, 40], budget=2)
+        >>> cohort = sampler.draw()                     # durable; now the process may die
+        >>> sampler.close()
+        >>> sampler = kvib.journalled(path)
+        >>> [cohort] = sampler.outstanding()            # drawn, not heard of
+        >>> sampler.update(cohort, [0.5] * len(cohort))
+        >>> sampler.close(); folder.cleanup()
 
     Args:
         path: of the file. One that exists is continued; what is given must agree with it then.

@@ -74,9 +74,13 @@ def play_all(
                     halt.set()
                 ready, _ = wait(jobs, timeout=0.2, return_when=FIRST_COMPLETED)
                 for k, rounds in _waiting(told):
-                    report(runs[k], rounds)
+                    if k not in ends:  # words may come after the result, by another way
+                        report(runs[k], rounds)
                 for job in ready:
-                    ends[jobs.pop(job)] = job.result()
+                    k = jobs.pop(job)
+                    ends[k] = ended = job.result()
+                    if ended is not None:
+                        report(runs[k], ended.rounds)
         except BaseException:
             halt.set()  # leaving the pool waits for whoever plays
             pool.shutdown(wait=False, cancel_futures=True)
@@ -115,9 +119,7 @@ def _work(k: int, run: Run, folder: Path, machine: Machine, deadline: float) -> 
             last = time.monotonic()
             _told.put((k, rounds))
 
-    ended = play(run, folder, machine, deadline=deadline, stop=_halt.is_set, report=tell)
-    _told.put((k, ended.rounds))
-    return ended
+    return play(run, folder, machine, deadline=deadline, stop=_halt.is_set, report=tell)
 
 
 _told: Any = None

@@ -91,10 +91,11 @@ class Forecast(Policy[ForecastState]):
             drawing has no costs it bounds every coefficient λ/p by max(λ, 1/K)/floor: of clients
             with λ > 1/K, who would always be drawn by size, by λ/floor.
 
-    >>> import kvib
-    >>> sampler = kvib.Sampler(kvib.Forecast(), weights=[30, 10, 60], budget=2, seed=1)
-    >>> cohort = sampler.draw()
-    >>> sampler.update(cohort, norms=[0.5] * len(cohort))
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.Forecast(), weights=[30, 10, 60], budget=2, seed=1)
+        >>> cohort = sampler.draw()
+        >>> sampler.update(cohort, norms=[0.5] * len(cohort))
     """
 
     floor: float = 0.05

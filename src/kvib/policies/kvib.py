@@ -21,10 +21,11 @@ class KVib(Regularised):
         gamma: γ, instead of the rule.
         by_weight: mix with p ∝ λ instead of uniform; every coefficient ≤ max(λ, 1/K)/θ then.
 
-    >>> import kvib
-    >>> sampler = kvib.Sampler(kvib.KVib(rounds=500), weights=[30, 10, 60], budget=2, seed=1)
-    >>> cohort = sampler.draw()
-    >>> sampler.update(cohort, norms=[0.5] * len(cohort))
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.KVib(rounds=500), weights=[30, 10, 60], budget=2, seed=1)
+        >>> cohort = sampler.draw()
+        >>> sampler.update(cohort, norms=[0.5] * len(cohort))
 
     Zeng et al., "Enhanced Federated Optimization", Alg. 2 and Theorem 5.2. θ is clipped at 1,
     which the paper forgets, and the solver takes the square root that its scripts leave out.

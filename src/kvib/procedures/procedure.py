@@ -16,10 +16,11 @@ from kvib.cohort import Cohort, FloatArray, IntArray, Pairs
 class Procedure:
     """A way to draw clients so that client i is drawn `expected[i]` times on average.
 
-    >>> import numpy as np, kvib
-    >>> cohort = kvib.pivotal([0.25, 0.75, 1.0], np.random.default_rng(0))
-    >>> len(cohort), cohort.expected.max()
-    (2, np.float64(1.0))
+    Examples:
+        >>> import numpy as np, kvib
+        >>> cohort = kvib.pivotal([0.25, 0.75, 1.0], np.random.default_rng(0))
+        >>> len(cohort), cohort.expected.max()
+        (2, np.float64(1.0))
     """
 
     name: str

@@ -34,11 +34,13 @@ class Selector:
 
     Cohorts say `guarantee="biased"`: aggregate them with `kvib.self_normalised`.
 
-    >>> import kvib
-    >>> selector = kvib.Selector(kvib.PowerOfChoice(candidates=3), weights=[1, 2, 3, 4], budget=2)
-    >>> cohort = selector.draw(signals=[0.1, 0.9, 0.5, 0.7])       # every client's loss
-    >>> len(cohort), cohort.guarantee
-    (2, 'biased')
+    Examples:
+        >>> import kvib
+        >>> power = kvib.PowerOfChoice(candidates=3)
+        >>> selector = kvib.Selector(power, weights=[1, 2, 3, 4], budget=2)
+        >>> cohort = selector.draw(signals=[0.1, 0.9, 0.5, 0.7])       # every client's loss
+        >>> len(cohort), cohort.guarantee
+        (2, 'biased')
     """
 
     def __init__(self, rule: Rule, weights: ArrayLike, budget: int, *, seed: int = 0) -> None:

@@ -47,13 +47,14 @@ LEISURE = 20
 class Simulation:
     """A federated run: draw, train, estimate, step, evaluate, record.
 
-    >>> import kvib
-    >>> from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
-    >>> task, local = synthetic(), LocalSGD(learning_rate=0.02, batch_size=64)
-    >>> sampler = kvib.Sampler(kvib.KVib(rounds=3), task.weights, budget=10)
-    >>> simulation = Simulation(task, LinearEngine(task, local), sampler, local)
-    >>> [record.round for record in simulation.run(rounds=3)]
-    [0, 1, 2]
+    Examples:
+        >>> import kvib
+        >>> from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
+        >>> task, local = synthetic(), LocalSGD(learning_rate=0.02, batch_size=64)
+        >>> sampler = kvib.Sampler(kvib.KVib(rounds=3), task.weights, budget=10)
+        >>> simulation = Simulation(task, LinearEngine(task, local), sampler, local)
+        >>> [record.round for record in simulation.run(rounds=3)]
+        [0, 1, 2]
 
     Args:
         task: the clients, their data, the model.

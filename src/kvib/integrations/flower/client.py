@@ -18,9 +18,10 @@ def introduce(app: ClientApp, size: Callable[[Context], float] | None = None) ->
     The key is `client-id` of the node config, else `partition-id`; where there is neither, the
     server uses the node id, which is new after every restart of an unauthenticated SuperNode.
 
-    >>> from flwr.clientapp import ClientApp
-    >>> app = ClientApp()
-    >>> introduce(app, size=lambda context: 120)
+    Examples:
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp()
+        >>> introduce(app, size=lambda context: 120)
 
     Args:
         app: where the question of the server shall be answered.

@@ -58,8 +58,9 @@ class UnbiasedSampling(Strategy):
     one still decides what clients are sent, optimises on the server, and evaluates; it is given
     one reply, x − Σ λ_i/(q_i p_i)·(x − x_i), instead of many.
 
-    >>> from flwr.serverapp.strategy import FedAdam
-    >>> strategy = UnbiasedSampling(FedAdam(fraction_train=0.1), journal="run.kvib")
+    Examples:
+        >>> from flwr.serverapp.strategy import FedAdam
+        >>> strategy = UnbiasedSampling(FedAdam(fraction_train=0.1), journal="run.kvib")
 
     Args:
         strategy: what to wrap.
@@ -323,7 +324,8 @@ def _of_the_draw(round: _Round, heard: list[int], outcome: Outcome) -> dict[str,
 class KVibFedAvg(UnbiasedSampling):
     """FedAvg with unbiased adaptive sampling: takes FedAvg's arguments, and ours by keyword.
 
-    >>> strategy = KVibFedAvg(fraction_train=0.1, min_available_nodes=10, journal="run.kvib")
+    Examples:
+        >>> strategy = KVibFedAvg(fraction_train=0.1, min_available_nodes=10, journal="run.kvib")
     """
 
     def __init__(self, *fedavg: Any, **options: Any) -> None:

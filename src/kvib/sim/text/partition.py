@@ -12,9 +12,10 @@ from kvib.sim.text.tokens import Tokens
 def tail_sizes(samples: int, clients: int, sigma: float, seed: int = 0) -> IntArray:
     """Sizes max(1, c·x), x LogNormal(0, σ), with c such that they add up to n.
 
-    >>> sizes = tail_sizes(20_000, 1_000, sigma=2.0)
-    >>> int(sizes.sum()), int(sizes.min())
-    (20000, 1)
+    Examples:
+        >>> sizes = tail_sizes(20_000, 1_000, sigma=2.0)
+        >>> int(sizes.sum()), int(sizes.min())
+        (20000, 1)
 
     Args:
         samples: n.
