@@ -44,6 +44,8 @@ def gram(rows: Rows) -> FloatArray:
 
 def doubled(weight: FloatArray, rows: Rows) -> Any:
     """Σ weight_i row_i, [d], in double precision."""
+    if is_numpy(rows):  # by no BLAS, whose order of sums hangs on its threads
+        return np.einsum("i,ij->j", weight, rows, dtype=np.float64)
     total = double(rows[:0]).sum(0)
     for at in _blocks(rows):
         wide = double(rows[at])

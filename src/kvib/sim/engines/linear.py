@@ -1,17 +1,19 @@
 """Softmax regression, compiled: all local SGD of a round in one call on all cores."""
 
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import IntArray
+from kvib.cohort import FloatArray, IntArray
 from kvib.sim.data import Array
 from kvib.sim.engines.engine import Evaluation, Usual
 from kvib.sim.local import Batches, LocalSGD, shared_out
 from kvib.sim.task import SoftmaxRegression, Task
 
 LANES = 16  # rows are padded to a multiple of this many floats, so that loops over them vectorise
+LITTLE = 10**7  # multiplications for which threads are not woken
 _TURN = Lock()  # not every threading layer of numba may be entered twice at once
 
 Floats = NDArray[np.float32]
@@ -63,14 +65,26 @@ class LinearEngine(Usual):
         out = np.empty((len(steps), self.classes, self.width), np.float32)
         rate, prox = np.float32(self.local.learning_rate), np.float32(self.local.prox)
         clients, cuts = self._shares(steps)
-        given = (*self._splits["train"], *batches[:4], clients)
-        if self.threads == 1:
-            self._kernels.train(*given, self._padded(model), rate, prox, out)
-        else:
-            with _TURN:
-                self._kernels.train_shares(*given, cuts, self._padded(model), rate, prox, out)
+        given = (
+            *self._splits["train"],
+            *batches[:4],
+            clients,
+            self._padded(model),
+            rate,
+            prox,
+            out,
+        )
+        self._run(self._kernels.train, self._kernels.train_shares, given, cuts)
         weights = out[:, :, : self.features].reshape(len(steps), -1)
         return np.concatenate([weights, out[:, :, self.features]], axis=1)
+
+    def _run(self, whole: Any, shares: Any, given: tuple[Any, ...], cuts: IntArray) -> None:
+        """A kernel here, or a share of its work on each thread: bits are the same."""
+        if len(cuts) == 2:
+            whole(*given, cuts[0], cuts[1])
+        else:
+            with _TURN:
+                shares(*given, cuts)
 
     def _shares(self, steps: IntArray) -> tuple[IntArray, IntArray]:
         """Clients in the order of the threads that train them, and where each thread begins."""
@@ -79,18 +93,24 @@ class LinearEngine(Usual):
         return clients, np.cumsum([0, *map(len, shares)])
 
     def evaluate(self, model: Floats, split: str) -> Evaluation:
-        """An equal part of the data on each thread."""
+        """An equal part of the data on each thread; losses are added up in one order."""
         x, y = self._splits[split]
-        wide = self._padded(model)
-        cuts = np.linspace(0, len(x), self.threads + 1).astype(np.int64)
-        out = np.empty((self.threads, 2))
-        if self.threads == 1:
-            out[0] = self._kernels.evaluate(x, y, 0, len(x), wide)
-        else:
-            with _TURN:
-                self._kernels.evaluate_shares(x, y, cuts, wide, out)
-        loss, right = out.sum(axis=0)
-        return Evaluation(float(loss) / len(x), float(right) / len(x))
+        gap, mass = np.empty((2, len(x)), np.float32)
+        right = np.empty(len(x), np.bool_)
+        given = (x, y, self._padded(model), gap, mass, right)
+        cuts = _parts(len(x), self.threads)
+        self._run(self._kernels.evaluate, self._kernels.evaluate_shares, given, cuts)
+        losses = gap + np.log(mass, dtype=np.float64)
+        return Evaluation(float(losses.mean()), float(right.mean()))
+
+    def gram(self, updates: Floats, others: Floats | None = None) -> FloatArray:
+        """In double precision, every sum in one order: that of a BLAS hangs on its threads."""
+        a = _wide(updates)
+        b = a if others is None else _wide(others)
+        out = np.zeros((len(a), len(b)))
+        cuts = _parts(len(a), self.threads if a.size * len(b) > LITTLE else 1)
+        self._run(self._kernels.gram, self._kernels.gram_shares, (a, b, out), cuts)
+        return out[: len(updates), : len(updates if others is None else others)]
 
     def to_numpy(self, vector: Floats) -> Floats:
         """It is one."""
@@ -99,3 +119,16 @@ class LinearEngine(Usual):
     def from_numpy(self, array: Floats) -> Floats:
         """It is one."""
         return array.astype(np.float32)
+
+
+def _parts(length: int, threads: int) -> IntArray:
+    """Where each thread begins, if all have the same to do."""
+    return np.linspace(0, length, threads + 1).astype(np.int64)
+
+
+def _wide(updates: Floats) -> FloatArray:
+    """In double precision, with rows and columns of zeros up to a multiple of eight."""
+    m, d = updates.shape
+    wide = np.zeros((-(-m // 8) * 8, -(-d // 8) * 8))
+    wide[:m, :d] = updates
+    return wide

@@ -1,21 +1,98 @@
 """Softmax regression, compiled. Imported only by the engine that needs it, since it needs numba.
 
 Models are [classes, width]: every inner loop runs along a row, where vectors are wide.
+
+The order and the rounding of every operation are written down here. The compiler chooses vectors
+and what to inline, never what comes out: bits depend neither on threads nor on which function was
+compiled when and which came from a cache. So there is no fastmath, sums along rows and their
+multiply-adds are explicit, and the exponential is our own.
 """
 
 from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import extending, types
+from numba.core import cgutils
 
-FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
-fast = numba.njit(nogil=True, cache=True, fastmath=FASTMATH)
+fast = numba.njit(nogil=True, cache=True)
 # Threads of numba's own layer wait in a loop for the next round: waking one of Python's costs as
 # much as a third of a small round.
-threaded = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, parallel=True)
+threaded = numba.njit(nogil=True, cache=True, parallel=True)
 
 cores = numba.get_num_threads
 FOUR = 4  # samples per pass over the model: each of its rows is then loaded once for four
+BYTES = 64  # of the lanes in which a row is added up: whole vectors on every CPU
+
+
+def _fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """a·b + c, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return a(a, b, c), generate
+
+
+def _products(typing: Any, rows: Any, t: Any, others: Any, k: Any) -> Any:
+    """rows[t + n] · others[k] for n = 0 to 3: in lanes along the row, then lanes in pairs.
+
+    Rows hold a multiple of 64 bytes. These are vectors by hand: a compiler makes them of a sum in a
+    loop only where it may reorder it.
+    """
+    number = rows.dtype
+    lanes = BYTES * 8 // number.bitwidth
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(context.get_value_type(number), lanes)
+        multiply_add = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(vector, [vector] * 3),
+            f"llvm.fma.v{lanes}f{number.bitwidth}",
+        )
+        many, first, other, row = args
+        whole = first.type
+
+        def start(of: Any, array: Any, i: Any) -> Any:
+            """Of row i, as a pointer to vectors."""
+            view, zero = context.make_array(of)(context, builder, array), ir.Constant(whole, 0)
+            pointer = cgutils.get_item_pointer(context, builder, of, view, (i, zero))
+            return builder.bitcast(pointer, vector.as_pointer())
+
+        def load(pointer: Any, j: Any) -> Any:
+            return builder.load(builder.gep(pointer, [j]), align=number.bitwidth // 8)
+
+        four = [builder.add(first, ir.Constant(whole, n)) for n in range(FOUR)]
+        left, right = [start(rows, many, i) for i in four], start(others, other, row)
+        zeros = ir.Constant(vector, [0.0] * lanes)
+        sums = [cgutils.alloca_once_value(builder, zeros) for _ in four]
+        width = builder.extract_value(context.make_array(others)(context, builder, other).shape, 1)
+        with cgutils.for_range(builder, builder.udiv(width, ir.Constant(whole, lanes))) as loop:
+            w = load(right, loop.index)
+            for pointer, total in zip(left, sums, strict=True):
+                factors = load(pointer, loop.index), w, builder.load(total)
+                builder.store(builder.call(multiply_add, factors), total)
+        return cgutils.pack_array(builder, [_added(builder, builder.load(s)) for s in sums])
+
+    return types.UniTuple(number, FOUR)(rows, t, others, k), generate
+
+
+def _added(builder: Any, vector: Any) -> Any:
+    """The sum of a vector: one half and the other, and so on."""
+    half, position = vector.type.count // 2, ir.IntType(32)
+    if half == 0:
+        return builder.extract_element(vector, ir.Constant(position, 0))
+    low, high = (
+        ir.Constant(ir.VectorType(position, half), [*range(begin, begin + half)])
+        for begin in (0, half)
+    )
+    halves = [builder.shuffle_vector(vector, vector, places) for places in (low, high)]
+    return _added(builder, builder.fadd(*halves))
+
+
+fma: Any = extending.intrinsic(_fma)
+products: Any = extending.intrinsic(_products)
 
 
 @fast
@@ -36,17 +113,30 @@ def gather(x: Any, samples: Any, rows: Any) -> None:
 @fast
 def scores(rows: Any, model: Any, length: int, z: Any) -> None:
     """z[t, k] ← rows[t] · model[k], for `length` samples and up to three more."""
-    classes, width = model.shape
     for t in range(0, length, FOUR):
-        for k in range(classes):
-            z0, z1, z2, z3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-            for j in range(width):
-                w = model[k, j]
-                z0 += rows[t, j] * w
-                z1 += rows[t + 1, j] * w
-                z2 += rows[t + 2, j] * w
-                z3 += rows[t + 3, j] * w
-            z[t, k], z[t + 1, k], z[t + 2, k], z[t + 3, k] = z0, z1, z2, z3
+        for k in range(len(model)):
+            z[t, k], z[t + 1, k], z[t + 2, k], z[t + 3, k] = products(rows, t, model, k)
+
+
+ONE, LOWEST, SHIFT = np.float32(1), np.float32(-87), np.float32(1.5 * 2**23)
+LOG_2, LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # the first in nine bits
+LOG2_E = np.float32(1.4426950408889634)
+C2, C3, C4, C5, C6, C7 = (np.float32(1 / k) for k in (2, 6, 24, 120, 720, 5040))
+
+
+@fast
+def exponential(x: Any) -> Any:
+    """exp(x) of an x ≤ 0, within two units in the last place; below −87 that of −87.
+
+    2^n e^r with a whole n and |r| ≤ log(2)/2: Taylor's series of r, and n as the exponent's bits.
+    """
+    x = LOWEST if x < LOWEST else x  # NaN stays NaN
+    shifted = fma(x, LOG2_E, SHIFT)  # n is in its last bits
+    n = shifted - SHIFT
+    r = fma(n, -LOG_2_REST, fma(n, -LOG_2, x))
+    series = fma(fma(fma(fma(fma(C7, r, C6), r, C5), r, C4), r, C3), r, C2)
+    power = np.int32((np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23))
+    return (fma(series * r, r, r) + ONE) * power.view(np.float32)
 
 
 @fast
@@ -61,13 +151,13 @@ def softmax(z: Any, length: int, top: Any, total: Any) -> None:
             z[t, k] -= highest
         top[t] = highest
     for i in range(length * classes):
-        flat[i] = np.exp(flat[i])
+        flat[i] = exponential(flat[i])
     for t in range(length):
         mass = np.float32(0)
         for k in range(classes):
             mass += z[t, k]
         for k in range(classes):
-            z[t, k] *= np.float32(1) / mass
+            z[t, k] *= ONE / mass
         total[t] = mass
 
 
@@ -81,12 +171,10 @@ def accumulate(errors: Any, rows: Any, length: int, gradient: Any) -> None:
         for t in range(0, length, FOUR):
             e0, e1, e2, e3 = errors[t, k], errors[t + 1, k], errors[t + 2, k], errors[t + 3, k]
             for j in range(width):
-                gradient[k, j] += (
-                    e0 * rows[t, j]
-                    + e1 * rows[t + 1, j]
-                    + e2 * rows[t + 2, j]
-                    + e3 * rows[t + 3, j]
-                )
+                g = fma(e0, rows[t, j], gradient[k, j])
+                g = fma(e1, rows[t + 1, j], g)
+                g = fma(e2, rows[t + 2, j], g)
+                gradient[k, j] = fma(e3, rows[t + 3, j], g)
 
 
 @fast
@@ -102,15 +190,17 @@ def train(
     rate: Any,
     prox: Any,
     out: Any,
+    low: int,
+    high: int,
 ) -> None:
-    """Local SGD of some clients, one after another."""
+    """Local SGD of clients[low:high], one after another."""
     classes, width = model.shape
     own, gradient = np.empty_like(model), np.empty_like(model)
     room = padded(lengths.max())
     rows = np.zeros((room, width), np.float32)
     errors = np.zeros((room, classes), np.float32)
     top, total = np.empty(room, np.float32), np.empty(room, np.float32)
-    for c in clients:
+    for c in clients[low:high]:
         own[:] = model
         for s in range(first[c], first[c + 1]):
             length = lengths[s]
@@ -133,24 +223,44 @@ def train(
 
 
 @fast
-def evaluate(x: Any, y: Any, low: int, high: int, model: Any) -> Any:
-    """Sum of losses, and how many are right."""
+def evaluate(
+    x: Any, y: Any, model: Any, gap: Any, mass: Any, right: Any, low: int, high: int
+) -> None:
+    """Of samples low to high: the loss is gap + log(mass); whether it is right."""
     block = 64
     rows = np.zeros((block, x.shape[1]), np.float32)
     z = np.empty((block, len(model)), np.float32)
     top, total = np.empty(block, np.float32), np.empty(block, np.float32)
-    loss, right = 0.0, 0
     for begin in range(low, high, block):
         length = min(block, high - begin)
         gather(x, np.arange(begin, begin + length), rows)
         scores(rows, model, length, z)
         for t in range(length):
-            loss -= z[t, y[begin + t]]
+            gap[begin + t] = -z[t, y[begin + t]]
         softmax(z, length, top, total)
         for t in range(length):
-            loss += top[t] + np.log(total[t])
-            right += np.argmax(z[t]) == y[begin + t]
-    return loss, right
+            gap[begin + t] += top[t]
+            mass[begin + t] = total[t]
+            right[begin + t] = np.argmax(z[t]) == y[begin + t]
+
+
+@fast
+def gram(a: Any, b: Any, out: Any, low: int, high: int) -> None:
+    """out[i, j] += a[i] · b[j] of rows low to high, in pieces that stay in the cache; b has a
+    multiple of four rows."""
+    piece = 256
+    for begin in range(0, a.shape[1], piece):
+        some, others = a[:, begin : begin + piece], b[:, begin : begin + piece]
+        for j in range(0, len(b), FOUR):
+            for i in range(low, high):
+                s0, s1, s2, s3 = products(others, j, some, i)
+                out[i, j] += s0
+                out[i, j + 1] += s1
+                out[i, j + 2] += s2
+                out[i, j + 3] += s3
+
+
+# The same in threads: share w is from cuts[w] to cuts[w + 1].
 
 
 @threaded
@@ -162,20 +272,27 @@ def train_shares(
     lengths: Any,
     first: Any,
     clients: Any,
-    cuts: Any,
     model: Any,
     rate: Any,
     prox: Any,
     out: Any,
+    cuts: Any,
 ) -> None:
-    """One thread for each share clients[cuts[w] : cuts[w + 1]]."""
+    """`train` of every share of the clients."""
     for w in numba.prange(len(cuts) - 1):
-        share = clients[cuts[w] : cuts[w + 1]]
-        train(x, y, samples, starts, lengths, first, share, model, rate, prox, out)
+        low, high = cuts[w], cuts[w + 1]
+        train(x, y, samples, starts, lengths, first, clients, model, rate, prox, out, low, high)
 
 
 @threaded
-def evaluate_shares(x: Any, y: Any, cuts: Any, model: Any, out: Any) -> None:
-    """out[w] ← sum of losses and number right of the samples cuts[w] to cuts[w + 1]."""
+def evaluate_shares(x: Any, y: Any, model: Any, gap: Any, mass: Any, right: Any, cuts: Any) -> None:
+    """`evaluate` of every share of the samples."""
     for w in numba.prange(len(cuts) - 1):
-        out[w, 0], out[w, 1] = evaluate(x, y, cuts[w], cuts[w + 1], model)
+        evaluate(x, y, model, gap, mass, right, cuts[w], cuts[w + 1])
+
+
+@threaded
+def gram_shares(a: Any, b: Any, out: Any, cuts: Any) -> None:
+    """`gram` of every share of the rows."""
+    for w in numba.prange(len(cuts) - 1):
+        gram(a, b, out, cuts[w], cuts[w + 1])
