@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib import compiled
+from kvib import compiled, intact
 from kvib.cohort import Arrays, FloatArray, IntArray
+from kvib.intact import CLOSE, FINITE, Range, demand
 
 EXPONENTS = 2048
 """One bucket for each exponent that a float64 can have."""
@@ -92,15 +93,40 @@ class Buckets:
         """All but what follows from it."""
         return {"order": self.order[: len(self)], "start": self.start, "sums": self.sums}
 
-    def restore(self, arrays: Arrays) -> None:
-        """What `packed` packed."""
-        order, ends = arrays["order"], np.diff(arrays["start"])
-        if (ends < 0).any() or ends.sum() != len(order) or len(np.unique(order)) != len(order):
-            raise ValueError("not a whole kvib sampler file: its index is torn")
-        self.start[:], self.sums[:] = arrays["start"], arrays["sums"]
+    def restore(self, arrays: Arrays, out: IntArray, name: str) -> None:
+        """What `packed` packed, of all clients but these."""
+        intact.names(name, arrays, ("order", "start", "sums"))
+        order, start, sums = arrays["order"], arrays["start"], arrays["sums"]
+        room = len(self.place)
+        intact.shaped(f"{name}.order", order, (room - len(out),), "iu")
+        intact.within(f"{name}.order", order, Range("ids", 0, room - 1, whole=True))
+        intact.shaped(f"{name}.start", start, self.start.shape, "iu")
+        demand(
+            start[0] == 0 and start[-1] == len(order) and (start[:-1] <= start[1:]).all(),
+            f"{name}.start does not part {len(order)} clients into buckets",
+        )
+        intact.shaped(f"{name}.sums", sums, self.sums.shape)
+        intact.within(f"{name}.sums", sums, FINITE)
+        self.start[:], self.sums[:] = start, sums
         self.order[: len(order)] = order
         self.place[:] = -1
-        self.place[order] = np.arange(len(order))
+        at = np.arange(len(order), dtype=np.int32)
+        self.place[order] = at
+        demand((self.place[order] == at).all(), f"{name}.order lists a client twice")
+        demand((self.place[out] < 0).all(), f"{name}.order lists one who cannot be drawn")
+
+    def agree(self, scores: Scores, prices: Scores) -> bool:
+        """Whether clients are in the buckets of their scores, and sums are those of the buckets."""
+        sums = np.zeros(EXPONENTS)
+        for low in range(0, len(self), CHUNK):
+            at = np.arange(low, min(low + CHUNK, len(self)))
+            ids = self.order[at].astype(np.int64)
+            s = scores(ids)
+            bucket = _buckets(s)
+            if not ((self.start[bucket] <= at) & (at < self.start[bucket + 1])).all():
+                return False
+            sums += np.bincount(bucket, prices(ids) * s, EXPONENTS)
+        return np.allclose(self.sums.sum(axis=0), sums, CLOSE, 0.0)
 
     def members(self, bucket: int) -> IntArray:
         """Clients of one bucket."""
@@ -171,6 +197,12 @@ def _bucket(score: float) -> int:
     if mantissa == 0.5:  # a power of two is the upper end of its bucket
         exponent -= 1
     return exponent + ZERO
+
+
+def _buckets(scores: FloatArray) -> IntArray:
+    """The same of many."""
+    mantissa, exponent = np.frexp(np.maximum(scores, SMALLEST))
+    return np.asarray(exponent - (mantissa == 0.5) + ZERO, np.int64)
 
 
 def _add(sums: FloatArray, b: int, x: float) -> None:

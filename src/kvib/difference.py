@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from kvib import rows
+from kvib import intact, rows
 from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
+from kvib.intact import FINITE, NOT_NEGATIVE, Range, demand
 from kvib.memory import LastUpdates, Memory, Store
 from kvib.rows import Rows
 
@@ -121,13 +122,24 @@ class Remembered:
         store = {} if self._store is None else self._store.packed()
         return {"learned": learned, **{f"memory.{name}": a for name, a in store.items()}}
 
-    def restore(self, arrays: Arrays) -> None:
-        """What `packed` packed; the memory is filled when the first updates show their kind."""
-        self.beta, self._product, self._square, self._rounds = arrays["learned"].tolist()
-        saved = {name.removeprefix("memory."): a for name, a in arrays.items() if name != "learned"}
-        self._store = None
-        if saved:
-            width = saved["means" if "means" in saved else "total"].shape[-1]
-            kind = saved["means"].dtype if "means" in saved else np.float64
-            self._store = self._memory.open(self._weights, np.zeros((1, width), kind))
-            self._store.restore(saved)
+    def restore(self, arrays: Arrays, weights: FloatArray, stepped: bool) -> None:
+        """What `packed` packed.
+
+        Args:
+            arrays: by their names.
+            weights: λ of every client.
+            stepped: whether updates are known to have been seen: they are remembered then.
+        """
+        saved = {k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")}
+        intact.names("estimator", arrays, ("learned", *(f"memory.{name}" for name in saved)))
+        learned, ranges = (
+            arrays["learned"],
+            (Range("0 to 1", 0.0, 1.0), FINITE, *[NOT_NEGATIVE] * 2),
+        )
+        intact.shaped("estimator.learned", learned, (4,))
+        for value, allowed in zip(learned, ranges, strict=True):
+            intact.within("estimator.learned", value, allowed)
+        self.beta, self._product, self._square, self._rounds = learned.tolist()
+        demand(saved or not (stepped or learned.any()), "estimator.memory is missing")
+        self._weights = weights
+        self._store = self._memory.restored(weights, saved) if saved else None

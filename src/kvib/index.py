@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from kvib import sums
+from kvib import intact, storage, sums
 from kvib.buckets import CHUNK, Buckets, Scores, Threshold
 from kvib.cohort import Arrays, FloatArray, IntArray
+from kvib.intact import CLOSE, FINITE
 from kvib.line import Line
 from kvib.mixture import Mixture
 from kvib.procedures.procedure import whole_and_part
@@ -115,16 +116,36 @@ class Index:
                 arrays |= {f"{name}.{key}": array for key, array in part.packed().items()}
         return arrays
 
-    def restore(self, arrays: Arrays) -> None:
-        """What `packed` packed."""
-        missing = set(self.packed()) - set(arrays)
-        if missing:
-            raise ValueError(f"not a whole kvib sampler file: the index lacks {sorted(missing)}")
-        self.totals[:] = arrays["totals"]
-        for name, part in {"main": self.main, "by_weight": self.by_weight}.items():
-            if part is not None:
-                part.restore({k.split(".")[1]: v for k, v in arrays.items() if k.startswith(name)})
-        self.line = None
+    def restore(self, arrays: Arrays, out: IntArray) -> None:
+        """What `packed` packed, of all clients but these.
+
+        The layout is made anew where scores are not those of the time it was made: the rule of a
+        policy may have become another since.
+        """
+        intact.names("index", arrays, self.packed())
+        totals = arrays["totals"]
+        intact.shaped("index.totals", totals, self.totals.shape)
+        intact.within("index.totals", totals, FINITE)
+        self.totals[:], self.line = totals, None
+        self.main.restore(storage.part(arrays, "main"), out, "index.main")
+        agree = self.main.agree(self.scores, self.prices)
+        if self.by_weight is not None and self.weights is not None:
+            self.by_weight.restore(storage.part(arrays, "by_weight"), out, "index.by_weight")
+            agree = self.by_weight.agree(self.weights, self.prices) and agree
+        ids = np.flatnonzero(self.main.place >= 0)
+        if agree:
+            self._correct_totals(ids)
+        else:
+            self.build(ids)
+
+    def _correct_totals(self, ids: IntArray) -> None:
+        """Make those anew that are not the sums of these clients."""
+        for total, numbers in zip(
+            self.totals, (self.prices, self.scores, self.weights), strict=True
+        ):
+            truth = total if numbers is None else _total(numbers, ids)
+            if not math.isclose(total.sum(), truth.sum(), rel_tol=CLOSE):
+                total[:] = truth
 
     def mixture(self, budget: float, mix: float, cap: float) -> Mixture:
         """The probabilities for this budget."""

@@ -8,6 +8,7 @@ import numpy as np
 from kvib import storage
 from kvib.checks import SMALLEST_FEEDBACK
 from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
+from kvib.intact import demand
 from kvib.policies import Forecasts, Policy, Setting
 
 
@@ -106,9 +107,19 @@ class Learner:
         }
         return storage.pack("state", type(self.state)(**fields))
 
-    def restore(self, arrays: Arrays, clients: int) -> None:
-        """What `packed` packed."""
+    def restore(self, arrays: Arrays, clients: int, round: int) -> None:
+        """What `packed` packed, when so many clients were there and this round was the next."""
+        fields, saved = type(self.state)._fields, storage.part(arrays, "state")
+        if set(saved) != set(fields):
+            raise storage.OtherFileError(
+                f"the file has state fields {sorted(saved)}, {type(self.policy).__name__} needs "
+                f"{sorted(fields)}; load it with the policy that was saved"
+            )
         self.state = storage.unpack("state", self.state, arrays, clients)
+        for name in self.policy.per_client:
+            each = getattr(self.state, name)
+            demand(each.shape[-1] == clients, f"state.{name} is of shape {each.shape}")
+        self.policy.check(self.state, clients, round)
 
 
 def padded(array: FloatArray, more: int) -> FloatArray:

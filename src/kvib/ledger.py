@@ -1,8 +1,12 @@
 """Which rounds were drawn and which were answered, so that no feedback counts twice."""
 
+from typing import Any
 from uuid import uuid4
 
-from kvib.cohort import Cohort
+import numpy as np
+
+from kvib.cohort import Arrays, Cohort
+from kvib.intact import COUNT, Range, demand, number, shaped, within
 
 
 class Ledger:
@@ -40,3 +44,20 @@ class Ledger:
     def close(self, cohort: Cohort) -> None:
         """Mark a cohort as answered."""
         self.updated[cohort.round] = 1
+
+    def about(self) -> dict[str, Any]:
+        """Numbers for the header of a file."""
+        return {"round": self.round, "token": self.token}
+
+    def packed(self) -> Arrays:
+        """As arrays."""
+        return {"updated": np.frombuffer(bytes(self.updated), dtype=np.uint8)}
+
+    def restore(self, about: dict[str, Any], arrays: Arrays) -> None:
+        """What `about` said and `packed` packed."""
+        token, updated = about["token"], arrays["updated"]
+        demand(isinstance(token, str) and token, f"token is {token!r}, and must be a text")
+        self.token, self.round = token, number(about, "round", COUNT)
+        shaped("updated", updated, (self.round,), "u")
+        within("updated", updated, Range("0 or 1", 0.0, 1.0, whole=True))
+        self.updated = bytearray(updated.astype(np.uint8).tobytes())

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kvib import intact
 from kvib.cohort import Arrays, FloatArray, IntArray
+from kvib.intact import CLOSE, COUNT, FINITE, Range
 from kvib.rows import Rows, copied, double, doubled, is_numpy, single, to_numpy, zeros
 from kvib.rows import like as like_of
 
@@ -71,6 +73,31 @@ class Memory(Protocol):
     def open(self, weights: FloatArray, like: Rows) -> Store:
         """An empty store for updates like these."""
 
+    def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
+        """The store that packed these arrays, in NumPy; an error where none can have done so."""
+
+
+def _member(arrays: Arrays, name: str, shape: tuple[int, ...], allowed: Range = FINITE) -> None:
+    """Refuse an array of another shape, or with other numbers."""
+    intact.shaped(f"estimator.memory.{name}", arrays[name], shape, "iu" if allowed.whole else "f")
+    intact.within(f"estimator.memory.{name}", arrays[name], allowed)
+
+
+def _remembered(arrays: Arrays, clients: int, *others: str) -> tuple[int, int]:
+    """How many clients are remembered, and how long their updates are."""
+    intact.names("estimator.memory", arrays, ("ids", "total", *others))
+    ids = intact.ids("estimator.memory.ids", arrays["ids"], clients)
+    _member(arrays, "total", (arrays["total"].size,))
+    return len(ids), arrays["total"].size
+
+
+def _agreeing(store: Store, truth: FloatArray, entries: Any) -> Store:
+    """The store; its Σλh is made anew where it is not the sum of the entries remembered."""
+    largest = max(float(entries.max(initial=0)), -float(entries.min(initial=0)))
+    if np.abs(store.total - truth).max(initial=0) > CLOSE * largest:
+        store.total = truth
+    return store
+
 
 @dataclass(frozen=True)
 class LastUpdates:
@@ -94,6 +121,15 @@ class LastUpdates:
     def open(self, weights: FloatArray, like: Rows) -> "Store":
         """Zeros."""
         return _LastUpdates(self, weights, like)
+
+    def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
+        """Rows of those who were seen."""
+        seen, d = _remembered(arrays, len(weights), "rows")
+        _member(arrays, "rows", (seen, d))
+        store = self.open(weights, np.zeros((1, d)))
+        store.restore(arrays)
+        rows = arrays["rows"]
+        return _agreeing(store, doubled(weights[arrays["ids"]], rows), rows)
 
 
 class _LastUpdates:
@@ -164,6 +200,17 @@ class GroupMeans:
     def open(self, weights: FloatArray, like: Rows) -> "Store":
         """No group has a mean yet."""
         return _GroupMeans(self, weights, like)
+
+    def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
+        """Means, and who is in which group."""
+        intact.names("estimator.memory", arrays, ("group", "sizes", "means"))
+        rows, means = self.groups + 1, arrays["means"]
+        _member(arrays, "means", (rows, means.size // rows))
+        _member(arrays, "sizes", (rows,), COUNT)
+        _member(arrays, "group", weights.shape, Range("groups", 0, self.groups, whole=True))
+        store = self.open(weights, means[:1])
+        store.restore(arrays)
+        return store
 
 
 class _GroupMeans:
@@ -242,6 +289,17 @@ class LargestEntries:
     def open(self, weights: FloatArray, like: Rows) -> "Store":
         """Nothing kept."""
         return _LargestEntries(self, weights, like)
+
+    def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
+        """Entries of those who were seen, and where they belong."""
+        seen, d = _remembered(arrays, len(weights), "where", "value")
+        kept = min(self.kept, d)
+        _member(arrays, "where", (seen, kept), Range("places", 0, d - 1, whole=True))
+        _member(arrays, "value", (seen, kept))
+        store = self.open(weights, np.zeros((1, d)))
+        store.restore(arrays)
+        ids = arrays["ids"]
+        return _agreeing(store, store.sum(ids, weights[ids]), arrays["value"])
 
 
 class _LargestEntries:

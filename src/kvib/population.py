@@ -4,11 +4,12 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from kvib import sums
+from kvib import intact, sums
 from kvib.checks import normalise, positive_weights
 from kvib.cohort import Arrays, BoolArray, FloatArray, IntArray
+from kvib.intact import FINITE, POSITIVE, demand
 
 Key = str | int
 """What a client is called."""
@@ -188,12 +189,24 @@ class Population:
 
     def restore(self, about: dict[str, Any], arrays: Arrays) -> None:
         """What `packed` packed, for weights that are restored already."""
-        self.unit, self.changed = tuple(about["unit"]), about["changed"]
-        self._total[:] = about["total"]
-        self.gone = set(arrays["gone"].tolist())
-        if about["named"]:
+        named = intact.flag(about, "named")
+        intact.names("population", arrays, {"gone", "keys"} if named else {"gone"})
+        gone = intact.ids("population.gone", arrays["gone"], self.count)
+        demand(len(gone) < self.count, "population.gone leaves nobody")
+        self.gone, self.changed = set(gone.tolist()), intact.flag(about, "changed")
+        unit, total = (np.array(about[name]) for name in ("unit", "total"))
+        for name, pair, allowed in (("unit", unit, POSITIVE), ("total", total, FINITE)):
+            intact.shaped(f"population's {name}", pair, (2,), "if")
+            intact.within(f"population's {name}", pair, allowed)
+        self.unit, self._total = (float(unit[0]), float(unit[1])), total.astype(np.float64)
+        here = self.raw[self.here()] if self.gone else self.raw
+        intact.close("the sum of weights", self.total, float(here.sum()))
+        if not self.changed:
+            demand(not self.gone, "population.gone lists clients, and nobody ever left")
+            intact.close("the sum of weights", self.total, 1.0)
+        if named:
             self.names = []
-            self._name(json.loads(arrays["keys"].tobytes()), self.count)
+            self._name(_parsed(arrays["keys"]), self.count)
 
     def _pay(self, amounts: FloatArray) -> None:
         self.changed = True
@@ -217,6 +230,16 @@ def listed(keys: Any) -> list[Key]:
     if isinstance(given, bytes):
         raise ValueError(f"key {given!r} is neither a string nor an integer; decode it")
     return [key if type(key) is str or type(key) is int else _plain(key) for key in given]
+
+
+def _parsed(text: NDArray[np.uint8]) -> list[Key]:
+    """Keys from their JSON."""
+    try:
+        keys = json.loads(text.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"population.keys is not JSON: {error}") from error
+    demand(isinstance(keys, list), "population.keys is not a list")
+    return listed(keys)
 
 
 def _plain(key: Any) -> Key:

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from kvib import intact
 from kvib.cohort import FloatArray, IntArray
+from kvib.intact import COUNT, POSITIVE, Range, demand
 
 SMALLEST_RATE = 1e-9
 
@@ -63,11 +65,23 @@ def start(rate: ArrayLike | EstimatedRate, clients: int, name: str) -> RateState
     return RateState(np.atleast_1d(known), none.astype(np.int64), none.astype(np.int64))
 
 
-def checked(state: RateState, clients: int) -> RateState:
-    """Refuse a state that does not belong to this many clients."""
+def checked(state: RateState, clients: int, name: str) -> RateState:
+    """Refuse a state that was read and cannot be one of this many clients."""
     known, trials, hits = (len(values) for values in (state.known, state.trials, state.hits))
-    if (known, trials, hits) not in ((1, 0, 0), (clients, 0, 0), (0, clients, clients)):
-        raise ValueError(f"rates of {max(known, trials, hits)} clients, not of {clients} clients")
+    demand(
+        (known, trials, hits) in ((1, 0, 0), (clients, 0, 0), (0, clients, clients)),
+        f"{name} is of {max(known, trials, hits)} clients, not of {clients} clients",
+    )
+    for field in ("trials", "hits", "total_trials", "total_hits"):
+        intact.within(f"{name}.{field}", getattr(state, field), COUNT)
+    if is_known(state):
+        most = Range("probabilities", SMALLEST_RATE, 1.0)
+        intact.within(f"{name}.known", state.known, most)
+        return state
+    intact.within(f"{name}.strength", state.strength, POSITIVE)
+    demand((state.hits <= state.trials).all(), f"{name}.hits are more than {name}.trials")
+    for total, each in ((state.total_trials, state.trials), (state.total_hits, state.hits)):
+        demand(total == each.sum(), f"{name} counts {total} in all, and {each.sum()} one by one")
     return state
 
 

@@ -99,6 +99,6 @@ class Reach:
     def restore(self, arrays: Arrays, clients: int) -> None:
         """What `packed` packed."""
         self.response, self.availability = (
-            rates.checked(storage.unpack(name, fresh, arrays, clients), clients)
+            rates.checked(storage.unpack(name, fresh, arrays, clients), clients, name)
             for name, fresh in (("response", self.response), ("availability", self.availability))
         )

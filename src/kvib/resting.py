@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from kvib import intact
 from kvib.cohort import Arrays, BoolArray, IntArray
+from kvib.intact import Range
 
 
 class Resting:
@@ -45,8 +47,12 @@ class Resting:
         rounds = [np.full(len(ids), t) for t, ids in self._queue]
         return {"ids": self.ids, "rounds": np.concatenate([np.empty(0, np.int64), *rounds])}
 
-    def restore(self, arrays: Arrays) -> None:
-        """What `packed` packed."""
-        rounds, ids = arrays["rounds"], arrays["ids"].astype(np.int64)
+    def restore(self, arrays: Arrays, clients: int, round: int) -> None:
+        """What `packed` packed, when so many clients were there and this round was the next."""
+        intact.names("resting", arrays, ("ids", "rounds"))
+        ids, rounds = intact.ids("resting.ids", arrays["ids"], clients), arrays["rounds"]
+        intact.shaped("resting.rounds", rounds, ids.shape, "iu")
+        late = Range("the last rounds", max(0, round - self.rounds), round - 1, whole=True)
+        intact.within("resting.rounds", rounds, late)
         self._queue = [(int(t), ids[rounds == t]) for t in np.unique(rounds)]
         self._who = set(ids.tolist())

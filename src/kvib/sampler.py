@@ -601,7 +601,7 @@ class Sampler:
         self._learner.resized(clients, min(self._clients_per_round, clients))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one `.npz` file, atomically."""
+        """Write everything to one `.npz` file, atomically, that only its owner can read."""
         storage.write(path, self.packed())
 
     @classmethod
@@ -613,13 +613,15 @@ class Sampler:
     ) -> Sampler:
         """The sampler that was saved: it draws what the other one would have drawn.
 
+        A file that is damaged, or says what no sampler can have said, is a ValueError.
+
         Args:
             path: what `save` wrote.
             policy: needed if the policy is your own, not one of kvib's.
             procedure: likewise.
         """
-        about, arrays = storage.read(path, "sampler")
-        return saving.restored(cls, about, arrays, policy, procedure)
+        about, arrays = storage.read(path, "sampler", saving.ARRAYS)
+        return saving.restored(cls, about, arrays, policy, procedure, path)
 
     def packed(self) -> Arrays:
         """Everything as arrays, to be kept in a file of your own; see `unpacked`."""
@@ -634,6 +636,7 @@ class Sampler:
         procedure: Procedure | None = None,
     ) -> Sampler:
         """The sampler that `packed` packed."""
-        about = storage.about(arrays["header"], "sampler")
-        copies = {name: np.array(array) for name, array in arrays.items()}
+        with storage.whole("sampler"):
+            about, others = storage.unheaded(arrays, "sampler")
+        copies = {name: np.array(array) for name, array in others.items()}
         return saving.restored(cls, about, copies, policy, procedure)

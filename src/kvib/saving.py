@@ -1,13 +1,13 @@
 """A sampler as arrays, and back."""
 
 import math
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from kvib import storage
-from kvib.cohort import Arrays
-from kvib.ledger import Ledger
+from kvib import intact, storage
+from kvib.cohort import Arrays, FloatArray
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
 from kvib.procedures import Procedure
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="Sampler")
 
-_HEADER = {
+_HEADER = (
     "policy",
     "procedure",
     "budget",
@@ -33,15 +33,21 @@ _HEADER = {
     "population",
     "usual",
     "check-in",
-}
-_ARRAYS = {
-    "weights",
-    "updated",
-    "variables",
-    "sketches.rows",
-    "sketches.returns",
-    "population.gone",
-}
+)
+_ALONE = ("weights", "updated", "variables")
+_PARTS = (
+    "state",
+    "response",
+    "availability",
+    "population",
+    "resting",
+    "sketches",
+    "index",
+    "estimator",
+    "cost",
+)
+ARRAYS = (*_ALONE, *_PARTS)
+"""Arrays of a sampler, by the first words of their names. Each part knows the others."""
 
 
 def packed(sampler: "Sampler") -> Arrays:
@@ -52,8 +58,7 @@ def packed(sampler: "Sampler") -> Arrays:
         "procedure": sampler.procedure.name,
         "budget": sampler.budget,
         "seed": sampler.seed,
-        "round": ledger.round,
-        "token": ledger.token,
+        **ledger.about(),
         "estimator": storage.describe(sampler.estimator),
         "guard": storage.describe(sampler.guard),
         "sketch": sampler.sketches.size,
@@ -74,15 +79,15 @@ def packed(sampler: "Sampler") -> Arrays:
         "cost": {} if cost is None else {"each": cost[:N]},
     }
     arrays = {
-        "header": storage.header("sampler", about),
         "weights": sampler.population.raw[:N],
-        "updated": np.frombuffer(bytes(ledger.updated), dtype=np.uint8),
+        **ledger.packed(),
         **sampler._learner.packed(N),
         **sampler._reach.packed(N),
         "variables": sampler.variables,
         **{f"{name}.{key}": array for name, part in parts.items() for key, array in part.items()},
     }
-    return {name: np.array(array) for name, array in arrays.items()}
+    copies = {name: np.array(array) for name, array in arrays.items()}
+    return storage.headed("sampler", about, copies)
 
 
 def restored(
@@ -91,50 +96,96 @@ def restored(
     arrays: Arrays,
     policy: Policy[Any] | None,
     procedure: Procedure | None,
+    path: str | os.PathLike[str] | None = None,
 ) -> S:
-    """The sampler that was packed."""
-    missing = _HEADER - set(about) | _ARRAYS - set(arrays)
-    if missing or len(arrays["updated"]) != about["round"]:
-        raise ValueError(f"not a whole kvib sampler file: {missing or 'rounds'} missing")
+    """The sampler that was packed; a ValueError where none can have packed this.
+
+    Args:
+        cls: what to make.
+        about: what the header says.
+        arrays: by their names.
+        policy: needed if it is the user's own.
+        procedure: likewise.
+        path: of the file, for what errors say.
+    """
+    with storage.whole("sampler", path):
+        intact.said(about, _HEADER)
+        _check_names({name for name in arrays if name != "header"})
+        sampler = _configured(cls, about, arrays, policy, procedure)
+        _fill(sampler, about, arrays)
+        return sampler
+
+
+def _check_names(names: set[str]) -> None:
+    """What stands alone is there, and all else is of a part that there is."""
+    alone = {name for name in names if name.partition(".")[0] not in _PARTS}
+    intact.names("", alone, _ALONE)
+
+
+def _configured(
+    cls: type[S],
+    about: dict[str, Any],
+    arrays: Arrays,
+    policy: Policy[Any] | None,
+    procedure: Procedure | None,
+) -> S:
+    """A sampler as it was before its first round; nothing is made that is larger than the file."""
     policy = storage.restore_policy(about["policy"], policy)
     procedure = PROCEDURES.get(about["procedure"]) if procedure is None else procedure
     if procedure is None:
-        raise ValueError(
+        raise storage.OtherFileError(
             f"{about['procedure']!r} is not one of kvib's procedures; give it: "
             "Sampler.load(path, procedure=…)"
         )
-    cost = arrays.get("cost.each")
+    variables, N = arrays["variables"], len(arrays["weights"])
+    intact.each("variables", variables, N, variables.shape[-1])
+    intact.each("sketches.rows", arrays["sketches.rows"], N, about["sketch"])
+    cost = _cost(about, storage.part(arrays, "cost"))
     most = math.inf if cost is None else cost.sum()  # costs may have fallen since
-    sampler = cls(
+    return cls(
         policy,
         arrays["weights"],
-        min(about["budget"], most),
+        min(intact.number(about, "budget"), most),
         procedure,
         seed=about["seed"],
         estimator=storage.described(about["estimator"]),
         guard=storage.described(about["guard"]),
-        variables=arrays["variables"] if arrays["variables"].shape[1] else None,
+        variables=variables if variables.size else None,
         sketch=about["sketch"],
         cost=cost,
         cool_down=about["cool down"],
-        over_select=about["over-select"],
+        over_select=intact.flag(about, "over-select"),
     )
-    sampler.budget, sampler._clients_per_round = about["budget"], about["usual"]
-    # exactly as saved: normalising again may change the last digit
+
+
+def _cost(about: dict[str, Any], arrays: Arrays) -> FloatArray | None:
+    """What drawing each client costs, if anything."""
+    intact.names("cost", arrays, (), ("each",))
+    if about["version"] == 1 and not about["over-select"] and about["usual"] != about["budget"]:
+        intact.names("cost", arrays, ("each",))  # the budget is in units of something
+    return arrays.get("each")
+
+
+def _fill(sampler: "Sampler", about: dict[str, Any], arrays: Arrays) -> None:
+    """What was learned, every part its own; exactly as saved."""
+    N, parts = len(sampler), {name: storage.part(arrays, name) for name in _PARTS}
+    sampler.budget = about["budget"]
+    sampler._clients_per_round = intact.number(about, "usual")
+    sampler._ledger.restore(about, arrays)
+    # normalising again may change the last digit
     sampler.population.raw[:] = arrays["weights"]
-    sampler.population.restore(about["population"], storage.part(arrays, "population"))
-    if sampler.sketches.size:
-        sampler.sketches.restore(storage.part(arrays, "sketches"))
-    sampler.resting.restore(storage.part(arrays, "resting"))
-    sampler.usual_step = math.nan if about["usual step"] is None else about["usual step"]
-    if sampler.remembered is not None:
-        sampler.remembered._weights = sampler.weights
-        sampler.remembered.restore(storage.part(arrays, "estimator"))
-    sampler._learner.restore(arrays, len(sampler))
-    sampler._reach.restore(arrays, len(sampler))
-    sampler._ledger = Ledger(about["token"], about["round"], arrays["updated"].tobytes())
-    if sampler._urn.index is not None:
-        sampler._urn.index.restore(storage.part(arrays, "index"))
-    if about["check-in"]:
+    sampler.population.restore(about["population"], parts["population"])
+    sampler.sketches.restore(parts["sketches"])
+    sampler.resting.restore(parts["resting"], N, sampler.round)
+    if about["usual step"] is not None:
+        sampler.usual_step = intact.number(about, "usual step")
+    if sampler.remembered is None:
+        intact.names("estimator", parts["estimator"], ())
+    else:
+        stepped = not (math.isnan(sampler.usual_step) and math.isnan(sampler.sketches.remembered))
+        sampler.remembered.restore(parts["estimator"], sampler.weights, stepped)
+    sampler._learner.restore(arrays, N, sampler.round)
+    sampler._reach.restore(arrays, N)
+    sampler._urn.restore(parts["index"])
+    if intact.flag(about, "check-in"):
         sampler._check_in = sampler._new_check_in()
-    return sampler

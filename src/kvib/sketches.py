@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 
+from kvib import intact
 from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
+from kvib.intact import FINITE, NOT_NEGATIVE, Range
 
 FORGET = 0.9
 """Per round, of how alike successive updates were."""
@@ -68,14 +70,17 @@ class Sketches:
 
     def restore(self, arrays: Arrays) -> None:
         """What `packed` packed."""
-        returns = arrays["returns"]
+        intact.names("sketches", arrays, ("rows", "returns"))
+        rows, returns = arrays["rows"], arrays["returns"]
         if returns.shape == (3,):  # of a time when first updates were not counted
             returns = np.append(returns, returns[2])
-        if arrays["rows"].shape != self.rows.shape or returns.shape != (4,):
-            raise ValueError(
-                f"sketches of shape {arrays['rows'].shape} are not of {len(self.rows)} clients"
-            )
-        self.rows, self._returns = arrays["rows"].copy(), returns.copy()
+        intact.each("sketches.rows", rows, *self.rows.shape)
+        intact.within("sketches.rows", rows, Range(unknown=True))
+        intact.shaped("sketches.returns", returns, (4,))
+        intact.within("sketches.returns", returns[:1], FINITE)
+        intact.within("sketches.returns", returns[1:], NOT_NEGATIVE)
+        self.rows = rows.astype(np.float64, copy=False)
+        self._returns = returns.astype(np.float64, copy=False)
 
 
 def _explained(product: float, old: float, new: float) -> float:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib import intact
+from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
 from kvib.index import Index
 from kvib.learner import Learner
 from kvib.population import Population
@@ -66,6 +67,14 @@ class Urn:
         if learner.policy.lasting and procedure.by_index is not None:
             self.index = self._new_index()
             self.index.build(population.here())
+
+    def restore(self, arrays: Arrays) -> None:
+        """What its index packed, once all that it depends on is restored."""
+        if self.index is None:
+            intact.names("index", arrays, ())
+        else:
+            gone = np.fromiter(self._population.gone, np.int64)
+            self.index.restore(arrays, np.union1d(gone, self._resting.ids))
 
     def chances(self, round: int, requested: float) -> Chances:
         """Of everybody in it."""

@@ -33,8 +33,8 @@ EVERY = {
 def write_rounds(folder: Path, rows: Sequence[Record]) -> None:
     """`rounds.parquet`; `rounds.npz` on a machine without a table library."""
     if find_spec("polars") is None:
-        header = storage.header("rounds", {})
-        storage.write(folder / "rounds.npz", {"header": header, **records.packed(rows)}, True)
+        arrays = storage.headed("rounds", {}, records.packed(rows))
+        storage.write(folder / "rounds.npz", arrays, compressed=True)
         return
     temporary = folder / "rounds.tmp"
     _frame(rows).write_parquet(temporary)
@@ -45,9 +45,11 @@ def read_rounds(folder: Path) -> "pl.DataFrame":
     """The rounds of one run, whoever wrote them."""
     import polars as pl
 
-    if (folder / "rounds.npz").exists():
-        _, arrays = storage.read(folder / "rounds.npz", "rounds")
-        return _frame(records.unpacked(arrays))
+    path = folder / "rounds.npz"
+    if path.exists():
+        _, arrays = storage.read(path, "rounds", (*SCALARS, *RAGGED), compressed=True)
+        with storage.whole("rounds", path):
+            return _frame(records.unpacked(arrays))
     try:
         frame = pl.read_parquet(folder / "rounds.parquet")
     except (FileNotFoundError, pl.exceptions.PolarsError) as error:

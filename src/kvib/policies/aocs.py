@@ -21,6 +21,10 @@ class AOCS(Optimal):
 
     steps: int = 4
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, int | np.integer) or self.steps < 0:
+            raise ValueError(f"steps={self.steps!r} is not a whole number ≥ 0")
+
     def solve(
         self, scores: FloatArray, budget: float, floor: float, cap: float, cost: FloatArray | None
     ) -> FloatArray:

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.intact import NOT_NEGATIVE, or_unknown
 from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.procedures import with_replacement
 
@@ -38,6 +39,7 @@ class Avare(Policy[AvareState]):
     decay: float = 1.0
 
     procedure: ClassVar = with_replacement
+    ranges: ClassVar = {"last": or_unknown(NOT_NEGATIVE), "largest": or_unknown(NOT_NEGATIVE)}
 
     def __post_init__(self) -> None:
         if not 0 < self.least < 1:

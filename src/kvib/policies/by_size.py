@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from kvib.cohort import FloatArray, IntArray
+from kvib.intact import POSITIVE
 from kvib.policies.policy import Policy, Setting
 from kvib.procedures import with_replacement
 
@@ -25,6 +26,7 @@ class BySize(Policy[BySizeState]):
     procedure: ClassVar = with_replacement
     lasting: ClassVar = True
     per_client: ClassVar = ("weight",)
+    ranges: ClassVar = {"weight": POSITIVE}
 
     def start(self, setting: Setting) -> BySizeState:
         """Remember the weights."""

@@ -7,7 +7,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from kvib import intact
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, Range, demand
 from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Forecasts, Policy, Setting
 from kvib.procedures import pivotal
 
@@ -111,6 +113,15 @@ class Forecast(Policy[ForecastState]):
         "seen",
     )
 
+    ranges: ClassVar = {
+        **dict.fromkeys(("log_score", "log_weight", "features", "offset", "slope"), FINITE),
+        **dict.fromkeys(("slope_covariance", "returns", "middle", "level"), FINITE),
+        **dict.fromkeys(("precision", "seen", "drift", "narrow"), NOT_NEGATIVE),
+        **dict.fromkeys(("step", "noise", "spread"), POSITIVE),
+        "fitted": COUNT,
+        "round": Range("whole and at least −1", low=-1.0, whole=True),
+    }
+
     def __post_init__(self) -> None:
         if not 0 < self.floor <= 1:
             raise ValueError(f"floor={self.floor} is not in (0, 1]; without one p may vanish")
@@ -153,6 +164,21 @@ class Forecast(Policy[ForecastState]):
         """λ·√E‖g‖², up to a common factor."""
         logs = state.log_score[ids] - state.level
         return np.asarray(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG_STEP)))
+
+    def check(self, state: ForecastState, clients: int, round: int) -> None:
+        """Nothing can be of a later round, and covariances must be some."""
+        super().check(state, clients, round)
+        known, last = len(state.features), max(state.round, 0)
+        demand(state.round < round, f"state.round is {state.round}, and the next round {round}")
+        demand(state.fitted <= last, "state.fitted is of a later round")
+        demand(state.seen.max() <= last, "state.seen is of a later round")
+        shapes = {"slope": (known,), "slope_covariance": (known, known), "returns": (5,)}
+        for name, shape in shapes.items():
+            intact.shaped(f"state.{name}", getattr(state, name), shape)
+        covariance, (n, gap, gap2, *_) = state.slope_covariance, state.returns
+        least, *_, most = np.linalg.eigvalsh(covariance)
+        demand(least > -CLOSE * most, "state.slope_covariance has a negative variance")
+        demand(n * gap2 >= gap**2 * (1 - CLOSE), "state.returns has a negative variance")
 
     def observe(self, state: ForecastState, cohort: Cohort, feedback: FloatArray) -> ForecastState:
         """A step of a Kalman filter, for the trend and for every client seen."""

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.intact import FINITE, POSITIVE, demand, or_unknown
 from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
@@ -41,6 +42,11 @@ class Mabs(Policy[MabsState]):
     mix: float = 0.4
 
     procedure: ClassVar = with_replacement
+    ranges: ClassVar = {
+        "log_weight": FINITE,
+        "peak": FINITE,
+        "largest_loss": or_unknown(POSITIVE),
+    }
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)
@@ -60,6 +66,11 @@ class Mabs(Policy[MabsState]):
     def scores(self, state: MabsState, ids: IntArray) -> FloatArray:
         """s = w, relative to the largest."""
         return np.exp(state.log_weight[ids] - state.peak)
+
+    def check(self, state: MabsState, clients: int, round: int) -> None:
+        """No log weight can be above the largest."""
+        super().check(state, clients, round)
+        demand(state.log_weight.max() <= state.peak, "state.log_weight exceeds state.peak")
 
     def observe(self, state: MabsState, cohort: Cohort, feedback: FloatArray) -> MabsState:
         """log w += δ·count·π²/u³."""

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import FloatArray, IntArray
+from kvib.intact import NOT_NEGATIVE
 from kvib.policies.policy import Policy, Setting
 from kvib.procedures import independent
 
@@ -28,6 +29,7 @@ class Optimal(Policy[OptimalState]):
 
     procedure: ClassVar = independent
     needs_norms: ClassVar = True
+    ranges: ClassVar = {"feedback": NOT_NEGATIVE}
 
     def start(self, setting: Setting) -> OptimalState:
         """Nothing is known until the draw."""

@@ -7,10 +7,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.intact import CLOSE, POSITIVE, Range, demand, or_unknown
 from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
 from kvib.waterfill import waterfill
+
+MOST_EXPERTS = 64
+"""Enough for 2^120 rounds."""
 
 
 class OSMDState(NamedTuple):
@@ -59,11 +63,22 @@ class OSMD(Policy[OSMDState]):
     least: float = 0.4
 
     procedure: ClassVar = with_replacement
+    ranges: ClassVar = {
+        "experts": POSITIVE,
+        "log_trust": Range("logarithms of probabilities", high=CLOSE),
+        "largest": or_unknown(POSITIVE),
+        "horizon": Range("whole and at least 1", low=1.0, whole=True),
+        "budget": POSITIVE,
+        "cap": Range("positive", low=POSITIVE.low, high=math.inf),
+    }
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)
-        if self.experts is not None and self.experts < 1:
-            raise ValueError(f"experts={self.experts} is not a positive number")
+        if self.experts is not None and not 1 <= self.experts <= MOST_EXPERTS:
+            raise ValueError(
+                f"experts={self.experts} is not from 1 to {MOST_EXPERTS}: each moves twice as far "
+                "as the one before"
+            )
         check_gain(self.gain)
         if not 0 < self.least <= 1:
             raise ValueError(f"least={self.least} is not in (0, 1]")
@@ -97,6 +112,17 @@ class OSMD(Policy[OSMDState]):
         """The mixture of all experts."""
         mixture: FloatArray = np.exp(state.log_trust) @ state.experts[:, ids]
         return mixture
+
+    def check(self, state: OSMDState, clients: int, round: int) -> None:
+        """Every expert must have its trust, and a budget that its clients can provide."""
+        demand(
+            state.experts.shape == (len(state.log_trust), clients),
+            f"state.experts is of shape {state.experts.shape}, and state.log_trust of "
+            f"{len(state.log_trust)} experts",
+        )
+        super().check(state, clients, round)
+        most = state.cap * clients * (1 + CLOSE)
+        demand(state.budget <= most, f"state.budget is {state.budget} of {clients} clients")
 
     def observe(self, state: OSMDState, cohort: Cohort, feedback: FloatArray) -> OSMDState:
         """One step of every expert, then of the trust in them."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations  # so that help() shows names, not what they stand for
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from kvib import intact
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.intact import NOT_NEGATIVE, Range
 from kvib.procedures import Procedure
 from kvib.waterfill import waterfill
 
@@ -15,6 +18,8 @@ State = TypeVar("State", bound=tuple[Any, ...])
 # A score of 0 would mean probability 0. This far below the largest it changes no other client.
 _SMALLEST_SCORE = 2.0**-200
 
+_TOGETHER = 1 << 16
+"""Clients whose scores are looked at together when all are."""
 LARGEST_LOG_STEP = 700.0
 """Where weights are multiplied by exp(step): this one already means total dominance."""
 
@@ -70,6 +75,8 @@ class Policy(Generic[State]):
     mixture."""
     per_client: ClassVar[tuple[str, ...]] = ()
     """Arrays of the state with one entry per client along the last axis."""
+    ranges: ClassVar[Mapping[str, Range]] = {}
+    """What the fields of the state can be, by name: a file that says otherwise is refused."""
 
     def start(self, setting: Setting) -> State:
         """The state before the first round."""
@@ -146,6 +153,24 @@ class Policy(Generic[State]):
             f"{type(self).__name__}.scores gave client {ids[bad]} the score {scores[bad]}; "
             "a score is a finite number ≥ 0"
         )
+
+    def check(self, state: State, clients: int, round: int) -> None:
+        """Refuse a state that was read and that no run can have led to.
+
+        Every field must be in its range, and a draw be possible.
+
+        Args:
+            state: what a file says.
+            clients: how many it is of.
+            round: the next one.
+        """
+        for name, allowed in self.ranges.items():
+            intact.within(f"state.{name}", getattr(state, name), allowed)
+        for low in range(0, 0 if self.needs_norms else clients, _TOGETHER):
+            self.checked_scores(state, np.arange(low, min(low + _TOGETHER, clients)))
+        mix, floor, _ = self.exploration(state, round)
+        intact.within("the mixture that the state says", mix, Range("0 to 1", 0.0, 1.0))
+        intact.within("the floor that the state says", floor, NOT_NEGATIVE)
 
     def learned(self, state: State, cohort: Cohort, feedback: FloatArray) -> State:
         """What `observe` says, or an error where it forgot to say it."""

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.intact import NOT_NEGATIVE, POSITIVE, or_unknown
 from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 
@@ -33,6 +34,7 @@ class Regularised(Policy[RegularisedState]):
 
     lasting: ClassVar = True
     per_client: ClassVar = ("cost",)
+    ranges: ClassVar = {"cost": NOT_NEGATIVE, "gamma": or_unknown(POSITIVE), "ratio": POSITIVE}
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib import storage
+from kvib import intact, storage
 from kvib.sim import femnist, text
 from kvib.sim.data import Array, ClientData
 from kvib.sim.synthetic import synthetic
@@ -40,6 +40,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "shakespeare": text.shakespeare,
 }
 """The tasks that kvib knows by name."""
+ARRAYS = ("x", "y", "sizes", "test_x", "test_y", "weights", "model")
+"""Parts of the file that `prepare` writes."""
 
 
 def make_task(name: str) -> Task:
@@ -58,26 +60,26 @@ def prepare(task: Task, path: str | os.PathLike[str]) -> None:
     arrays = {"x": task.train.x, "y": _small(task.train.y), "sizes": task.train.sizes}
     arrays |= {"test_x": task.test[0], "test_y": _small(task.test[1]), "weights": task.weights}
     arrays |= {f"model.{name}": array for name, array in weights.items()}
-    storage.write(path, {"header": storage.header("task", about), **arrays}, compressed=True)
+    storage.write(path, storage.headed("task", about, arrays), compressed=True)
 
 
 def read(path: str | os.PathLike[str]) -> Task:
     """The task that was prepared."""
-    about, arrays = storage.read(path, "task")
-    if not {"name", "classes", "model"} <= set(about):
-        raise ValueError(f"{path} is not a whole kvib task file; prepare it again")
-    train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
-    test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
-    said = dict(about["model"])
-    kind = said.pop("kind", None)
-    if kind not in MODELS:
-        raise ValueError(
-            f"{path} holds a model of the kind {kind!r}, not one of {', '.join(MODELS)}; read it "
-            "with the kvib that wrote it, or prepare it again"
-        )
-    model = MODELS[kind].make(**said, weights=storage.part(arrays, "model"))
-    loss = MODELS[kind].loss
-    return Task(about["name"], train, test, model, about["classes"], loss, arrays["weights"])
+    about, arrays = storage.read(path, "task", ARRAYS, compressed=True)
+    with storage.whole("task", path):
+        intact.said(about, ("name", "classes", "model"))
+        train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
+        test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
+        said = dict(about["model"])
+        kind = said.pop("kind", None)
+        if kind not in MODELS:
+            raise storage.OtherFileError(
+                f"it holds a model of the kind {kind!r}, not one of {', '.join(MODELS)}; read it "
+                "with the kvib that wrote it, or prepare it again"
+            )
+        model = MODELS[kind].make(**said, weights=storage.part(arrays, "model"))
+        loss = MODELS[kind].loss
+        return Task(about["name"], train, test, model, about["classes"], loss, arrays["weights"])
 
 
 class Kind(NamedTuple):

@@ -50,6 +50,8 @@ class Record:
 
 RAGGED = ("ids", "norms")
 SCALARS = [f.name for f in fields(Record) if f.name not in RAGGED]
+CHECKPOINT = ("model", "memory", "sampler", "records")
+"""Parts of the file that `Simulation.save` writes."""
 
 
 def packed(records: Sequence[Record]) -> Arrays:
@@ -75,8 +77,10 @@ def unpacked(arrays: Arrays) -> list[Record]:
 
 def read(folder: str | os.PathLike[str]) -> list[Record]:
     """The records of the run that `Simulation.run(rounds, folder)` has kept there."""
-    _, arrays = storage.read(Path(folder) / "checkpoint.npz", "simulation")
-    return unpacked(storage.part(arrays, "records"))
+    path = Path(folder) / "checkpoint.npz"
+    _, arrays = storage.read(path, "simulation", CHECKPOINT)
+    with storage.whole("simulation", path):
+        return unpacked(storage.part(arrays, "records"))
 
 
 def write_csv(path: str | os.PathLike[str], records: Sequence[Record]) -> None:

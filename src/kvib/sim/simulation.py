@@ -3,7 +3,6 @@
 import math
 import os
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -335,32 +334,34 @@ class Simulation:
         """Model, server memory, sampler and records to one file, atomically; timings beside it."""
         to_numpy = self.engine.to_numpy
         arrays: Arrays = {
-            "header": storage.header("simulation", self._about()),
             "model": to_numpy(self.model),
             **{f"memory.{k}": to_numpy(v) for k, v in enumerate(self.memory)},
             **{f"sampler.{name}": a for name, a in self.sampler.packed().items()},
             **{f"records.{name}": a for name, a in records.packed(self.records).items()},
         }
-        storage.write(path, arrays)
+        storage.write(path, storage.headed("simulation", self._about(), arrays))
         phases = list(self.seconds[0]) if self.seconds else []
         timings = {name: np.array([lap[name] for lap in self.seconds]) for name in phases}
-        storage.write(Path(path).with_name("timings.npz"), timings)
+        with storage.replacing(Path(path).with_name("timings.npz")) as file:
+            np.savez(file, allow_pickle=False, **timings)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue the run that was saved: it ends as if it had never stopped."""
-        about, arrays = storage.read(path, "simulation")
+        about, arrays = storage.read(path, "simulation", records.CHECKPOINT)
         told = {k: v for k, v in about.items() if k not in ("format", "version")}
         if told != self._about():
             differs = [k for k, v in self._about().items() if told.get(k) != v]
             raise ValueError(
                 f"{path} is of another run: {', '.join(differs)} differ; use another folder"
             )
-        self.model = self.engine.from_numpy(arrays["model"])
-        memory = storage.part(arrays, "memory")
-        self.memory = tuple(self.engine.from_numpy(memory[str(k)]) for k in range(len(memory)))
         policy, procedure = self.sampler.policy, self.sampler.procedure
-        self.sampler = Sampler.unpacked(storage.part(arrays, "sampler"), policy, procedure)
-        self.records = records.unpacked(storage.part(arrays, "records"))
+        with storage.whole("simulation", path):
+            memory = storage.part(arrays, "memory")
+            held = tuple(self.engine.from_numpy(memory[str(k)]) for k in range(len(memory)))
+            model = self.engine.from_numpy(arrays["model"])
+            sampler = Sampler.unpacked(storage.part(arrays, "sampler"), policy, procedure)
+            past = records.unpacked(storage.part(arrays, "records"))
+        self.model, self.memory, self.sampler, self.records = model, held, sampler, past
         self.seconds = _timings(Path(path).with_name("timings.npz"), len(self.records))
 
     def _about(self) -> dict[str, Any]:
@@ -440,9 +441,9 @@ class _Clock:
 def _timings(path: Path, rounds: int) -> list[dict[str, float]]:
     """Timings that were kept; a run whose timings are lost goes on without them."""
     try:
-        with open(path, "rb") as file, np.load(file) as archive:
+        with storage.whole("timings", path), open(path, "rb") as file, np.load(file) as archive:
             columns = {name: archive[name][:rounds] for name in archive.files}
-    except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
+    except ValueError:
         columns = {}
     phases = ["evaluate", "exact", "draw", "train", "update"]
     whole = np.full((len(phases), rounds), math.nan)
