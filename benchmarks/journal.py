@@ -14,7 +14,7 @@ import kvib
 import tables
 from core import seconds
 from kvib.journal import Journalled, cohorts, journalled, read
-from kvib.journal.file import Event
+from kvib.journal.layout import Drawn, Heard
 from kvib.journal.sampler import REPLAY, SHARE
 from kvib.ledger import Ledger
 from tables import Row
@@ -37,16 +37,13 @@ def fill(sampler: Journalled, rounds: int, size: int) -> None:
     """A long past, and a snapshot after it."""
     rng, file = np.random.default_rng(0), sampler._usable()
     for first in range(0, rounds, AT_ONCE):
-        with file._transaction():
+        with file.writing():
             for round in range(first, min(first + AT_ONCE, rounds)):
                 cohort = invented(rng, round, sampler, size)
-                drawn = {"size": size, "budget": float(size), "coefficients": 1.0}
                 record = cohorts.short(cohort, sampler._begun_weights)
-                file.put(Event(2 * round + 1, "draw", round, record), drawn)
-                heard = {"answered": size, "variance": 1.0, "norms": bytes(8)}
+                file.put("draw", round, record, Drawn(round, 0, size, float(size), 1.0))
                 norms = {"norms": rng.random(size, dtype=np.float32)}
-                file.put(Event(2 * round + 2, "update", round, norms), heard)
-    file.last = 2 * rounds
+                file.put("update", round, norms, Heard(round, 0, size, 1.0, bytes(8)))
     sampler._ledger = Ledger(sampler._ledger.token, rounds, b"\1" * rounds)
     sampler._snapshot()
 

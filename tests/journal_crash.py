@@ -93,7 +93,9 @@ MEMBERS = [
 ]
 INSIDE = [
     "INSERT INTO event",
-    "INSERT INTO round",
+    "INSERT INTO drawn",
+    "INSERT INTO heard",
+    "REPLACE INTO tip",
     "COMMIT",
     "INSERT INTO chunk",
     "DELETE FROM chunk",

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -259,23 +257,6 @@ def test_interrupted_halfway_it_stops(tmp_path, monkeypatch, error):
         sampler.update(cohort, np.ones(4))  # the token is that of the file
 
 
-def test_another_version_is_noticed(tmp_path, monkeypatch):
-    sampler = begin(tmp_path / "a", response=0.9)
-    play(sampler, 3)
-    sampler.close()
-    before = (tmp_path / "a").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(kvib.KVib, "scores", lambda self, state, ids: 1.0 + ids)
-        with pytest.raises(ValueError, match="written by another version of kvib or NumPy"):
-            journalled(tmp_path / "a")
-        patch.undo()
-        patch.delitem(events.KINDS, "update")
-        with pytest.raises(ValueError, match="'update' events: install the kvib it is from"):
-            journalled(tmp_path / "a")
-    assert (tmp_path / "a").read_bytes() == before
-    journalled(tmp_path / "a").close()
-
-
 def test_threads(tmp_path):
     """Calls from several threads are one after another, in the file too."""
     sampler = begin(tmp_path / "a", snapshot_every=5)
@@ -296,66 +277,6 @@ def test_threads(tmp_path):
         assert again.round == 45
         assert again.outstanding() == []
     sampler.close()
-
-
-OPEN = """
-import sys
-from kvib.journal import journalled, read
-print(read(sys.argv[1]).about.rounds)
-try:
-    journalled(sys.argv[1])
-except OSError as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_one_writer(tmp_path):
-    with begin(tmp_path / "a", response=0.9) as sampler:
-        play(sampler, 2)
-        with pytest.raises(BlockingIOError, match="a second time in this one; close it there"):
-            journalled(tmp_path / "a")
-        (tmp_path / "link").symlink_to(tmp_path / "a")
-        with pytest.raises(BlockingIOError, match="open elsewhere"):
-            journalled(tmp_path / "link")
-        done = subprocess.run(
-            [sys.executable, "-c", OPEN, str(tmp_path / "a")],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        rounds, error = done.stdout.splitlines()
-        assert rounds == "2"  # questions are answered meanwhile
-        assert error.startswith("BlockingIOError")
-        assert "is open elsewhere, in another process" in error
-        play(sampler, 2)
-    journalled(tmp_path / "a").close()
-
-
-FORK = """
-import os, sys, numpy as np, kvib
-from kvib.journal import journalled
-sampler = journalled(sys.argv[1], kvib.KVib(), np.ones(5), 2)
-child = os.fork()
-try:
-    sampler.draw()
-except OSError as error:
-    print(error, flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-print(sampler.round, flush=True)
-"""
-
-
-def test_a_forked_child_cannot_write(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FORK, str(tmp_path / "a")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    refused, round = done.stdout.splitlines()
-    assert "draw and update where it was opened" in refused
-    assert round == "1"
 
 
 def test_history(tmp_path):

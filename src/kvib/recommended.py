@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from kvib.difference import Difference
 from kvib.guard import Guard
-from kvib.journal.opening import journalled
+from kvib.journal.opening import opened
 from kvib.journal.sampler import Journalled
 from kvib.policies import Forecast
 from kvib.procedures import balanced
@@ -57,14 +57,15 @@ def recommended(
         journal: a file in which it lives, as `journalled` says; begun there, or continued.
         options: of `Sampler`.
     """
-    estimator = Difference() if remember else None
-    given: dict[str, Any] = {
+    usual: dict[str, Any] = {
+        "policy": Forecast(),
         "procedure": balanced,
-        "estimator": estimator,
+        "estimator": Difference() if remember else None,
         "guard": Guard(),
         "sketch": 32,
     }
-    given |= options
+    given = {"weights": weights, "budget": budget, **options}
     if journal is not None:
-        return journalled(journal, Forecast(), weights, budget, **given)
-    return Sampler(Forecast(), weights, budget, **given)
+        schedule = {name: given.pop(name) for name in ("snapshot_every", "keep") if name in given}
+        return opened(journal, given, usual, **schedule)
+    return Sampler(**{**usual, **given})

@@ -1,8 +1,19 @@
 """Every round durable, in one file that also answers questions."""
 
 from kvib.journal.history import About, Given, History, Table, read
+from kvib.journal.layout import Upgrade
 from kvib.journal.opening import journalled
 from kvib.journal.sampler import Journalled
 from kvib.logged import Logged
 
-__all__ = ["About", "Given", "History", "Journalled", "Logged", "Table", "journalled", "read"]
+__all__ = [
+    "About",
+    "Given",
+    "History",
+    "Journalled",
+    "Logged",
+    "Table",
+    "Upgrade",
+    "journalled",
+    "read",
+]

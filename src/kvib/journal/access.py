@@ -1,7 +1,12 @@
-"""Getting at the file of a journal: one writer, and errors that say the way out."""
+"""Getting at the file of a journal, with errors that say the way out."""
 
+import os
 import sqlite3
+from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
+
+from kvib.journal.wal import broken
 
 _SYSTEM = {
     sqlite3.SQLITE_BUSY,
@@ -16,46 +21,35 @@ _SYSTEM = {
 """Errors of the machine, not of what the file says."""
 
 
-class Lock:
-    """Only one process writes a journal; whoever dies lets go.
+def name_of(path: Path) -> str:
+    """A digest of the name of a file."""
+    return blake2b(os.fsencode(path), digest_size=16).hexdigest()
 
-    An exclusive transaction on an empty database beside the file: SQLite knows how to lock on every
-    system, and readers of the journal itself are not kept out.
-    """
 
-    def __init__(self, path: Path) -> None:
-        file = Path(f"{path}.lock")
-        try:
-            self._db = sqlite3.connect(  # whichever thread stops the sampler lets go
-                file, timeout=0, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise trouble(file, error) from error
-        try:
-            self._db.execute("PRAGMA journal_mode=OFF")
-            self._db.execute("BEGIN EXCLUSIVE")
-        except sqlite3.Error as error:
-            self._db.close()
-            if _code(error) != sqlite3.SQLITE_BUSY:
-                raise trouble(file, error) from error
-            raise BlockingIOError(
-                f"{path} is open elsewhere, in another process or a second time in this one; close "
-                "it there first. kvib.journal.read(path) answers questions meanwhile"
-            ) from error
+def has_other_names(path: Path) -> bool:
+    """Whether a file has hard links. SQLite's log goes by the name of the file, so rounds in it are
+    not seen under another name."""
+    return path.stat().st_nlink > 1
 
-    def release(self) -> None:
-        """Let others in."""
-        self._db.close()
+
+def other_name(path: Path) -> BlockingIOError:
+    """The file is written under another name."""
+    return BlockingIOError(
+        f"{path} has another name (a hard link), under which it was opened before and may be open "
+        "now; use that one, or a copy"
+    )
 
 
 def connected(path: Path, write: bool) -> sqlite3.Connection:
     """A connection that never makes a file, and changes one only if it is to."""
-    address = path.absolute().as_uri()
+    address, wal = path.absolute().as_uri(), Path(f"{path}-wal")
+    with suppress(FileNotFoundError):
+        if broken(wal):
+            raise torn(path, f"its log {wal.name} is damaged")
     try:
         return _opened(f"{address}?mode={'rw' if write else 'ro'}", write)
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        wal = Path(f"{path}-wal")
-        no_access = _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        no_access = error_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
         if write or not no_access or (wal.exists() and wal.stat().st_size):
             raise trouble(path, error) from error
     try:  # a folder where SQLite may not put its side files: then nobody writes there either
@@ -70,9 +64,8 @@ def tidied(path: Path) -> None:
     A connection for reading leaves them; the last one for writing takes them with it, and only the
     last. A log that is not empty stays: it may be of a crash, and reading changes nothing.
     """
-    wal = Path(f"{path}-wal")
     try:
-        if not wal.stat().st_size:
+        if not Path(f"{path}-wal").stat().st_size:
             _opened(f"{path.absolute().as_uri()}?mode=rw", write=False).close()
     except (OSError, sqlite3.Error):
         return  # gone by now, or not ours to remove
@@ -96,7 +89,9 @@ def _opened(address: str, write: bool) -> sqlite3.Connection:
 
 def trouble(path: Path, error: Exception) -> Exception:
     """An error of SQLite as one that says the way out."""
-    if _code(error) in _SYSTEM:
+    if error_code(error) == sqlite3.SQLITE_IOERR and has_other_names(path):
+        return other_name(path)  # which is open in this process
+    if isinstance(error, OSError) or error_code(error) in _SYSTEM:
         return OSError(
             f"{path} cannot be read or written ({error}): make the file and its folder accessible, "
             "free space on the disk, and open it again"
@@ -104,12 +99,17 @@ def trouble(path: Path, error: Exception) -> Exception:
     return torn(path, str(error))
 
 
-def torn(path: Path, why: str) -> ValueError:
-    """The file was damaged by something else than a crash."""
-    return ValueError(
+class TornError(ValueError):
+    """A file that was damaged by something else than a crash."""
+
+
+def torn(path: Path, why: str) -> TornError:
+    """The error that says what is wrong with a file."""
+    return TornError(
         f"{path} is not a whole kvib journal ({why}); nothing was changed: put back the last copy"
     )
 
 
-def _code(error: Exception) -> int:
+def error_code(error: Exception) -> int:
+    """What SQLite calls an error; 0 if it is not SQLite's."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

@@ -1,10 +1,13 @@
 """Cohorts as records: short in the log, exact while their feedback is still to come."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.journal.records import Record
@@ -12,6 +15,10 @@ from kvib.procedures import Procedure
 
 _ALIGNED = ("ids", "count", "expected", "weight", "response", "availability")
 _SINGLE = ("round", "budget", "requested", "most", "guarantee", "token")
+DRAWN = ("ids", "count", "expected", "weight", "most")
+"""What a draw gives."""
+CONDITIONS = ("response", "availability", "budget", "requested", "guarantee")
+"""What a draw was made under."""
 
 
 def exact(cohort: Cohort) -> Record:
@@ -52,6 +59,22 @@ def lengthened(record: Record, weights: FloatArray, **about: Any) -> Cohort:
         guarantee=record["guarantee"],
         **about,
     )
+
+
+def alike(a: Cohort, b: Cohort, names: Sequence[str]) -> bool:
+    """Whether two cohorts agree in these fields, as far as single precision tells."""
+    return all(_close(getattr(a, name), getattr(b, name)) for name in names)
+
+
+def _close(a: Any, b: Any) -> bool:
+    if isinstance(a, str) or np.asarray(a).dtype.kind == "i":
+        return np.array_equal(a, b)
+    return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-6, atol=0)
+
+
+def digest(norms: NDArray[np.float32]) -> bytes:
+    """Eight bytes by which the same feedback is known."""
+    return blake2b(norms.astype("<f4").tobytes(), digest_size=8).digest()
 
 
 def with_moments(cohort: Cohort, procedure: Procedure) -> Cohort:

@@ -3,43 +3,55 @@
 import json
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
-from zlib import crc32
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvib.cohort import Arrays
-from kvib.journal.access import connected, tidied, torn, trouble
+from kvib.journal import earlier
+from kvib.journal.access import (
+    connected,
+    has_other_names,
+    name_of,
+    other_name,
+    tidied,
+    torn,
+    trouble,
+)
+from kvib.journal.layout import (
+    APPLICATION,
+    ROUNDS,
+    SCHEMA,
+    TABLES,
+    VERSION,
+    Drawn,
+    Heard,
+    Round,
+    Row,
+    Tip,
+    columns,
+    row_seal,
+    seal,
+)
+from kvib.journal.lock import OWNER_ONLY, held
 from kvib.journal.records import Record, decode, encode
 from kvib.storage import plain_json, sync_folder
 
-APPLICATION = int.from_bytes(b"kvib", "big")
-VERSION = 1
 CHUNK = 2**18
 """Bytes; a snapshot writes those chunks of the state that changed since the last one."""
 _HASH = 16
 _TOGETHER = 256
-"""Rounds that are read into memory together."""
+"""Events that are read into memory together."""
+_EVENT = "SELECT number, kind, round, payload, crc FROM event"
 
-_SCHEMA = """
-CREATE TABLE about (only INTEGER PRIMARY KEY, said BLOB, crc INTEGER);
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, round INTEGER, payload BLOB, crc INTEGER
-);
-CREATE INDEX event_of_round ON event (round) WHERE round IS NOT NULL;
-CREATE TABLE round (
-    round INTEGER PRIMARY KEY, size INTEGER, budget REAL, coefficients REAL,
-    answered INTEGER, variance REAL, norms BLOB
-);
-CREATE TABLE waiting (round INTEGER PRIMARY KEY, cohort BLOB, crc INTEGER);
-CREATE TABLE array (name TEXT PRIMARY KEY, dtype TEXT, shape TEXT, chunks BLOB, crc INTEGER);
-CREATE TABLE chunk (hash BLOB PRIMARY KEY, bytes BLOB);
-"""
+R = TypeVar("R", Drawn, Heard)
+S = TypeVar("S", Drawn, Heard, Tip)
 
 
 class Event(NamedTuple):
@@ -54,8 +66,9 @@ class Event(NamedTuple):
 class JournalFile:
     """Events with their numbers, the last snapshot, and the numbers of every round.
 
-    What is read is checked (CRC-32 of events, hashes of chunks); a file that fails is a ValueError.
-    Without `write` nothing of it is ever changed.
+    All that is read is checked (CRC-32 of rows, hashes of chunks), and what should be there is
+    missed if it is not; a file that fails is a ValueError. Without `write` nothing of it is ever
+    changed. With it, a file of an earlier version becomes one of this version.
     """
 
     def __init__(self, path: Path, write: bool = False) -> None:
@@ -64,24 +77,45 @@ class JournalFile:
             raise FileNotFoundError(f"there is no journal {path}")
         self._db = connected(path, write)
         try:
-            with self.reading():
-                self._check_kind()
-                self._look()
+            with self.at_once():
+                outdated = write and self.version < VERSION
+            if outdated:
+                with self.reading():
+                    self._upgrade()
         except BaseException:
             self._db.close()
             raise
 
     def _look(self) -> None:
-        self.about: dict[str, Any] = json.loads(
-            self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
-        )
-        (self.last,) = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
-        """Number of the last event."""
+        """See what the file is and how far it has come."""
+        self._check_kind()
+        said = self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
+        self.about: dict[str, Any] = json.loads(said)
+        if self.about.get("version", 1) != self.version:
+            raise torn(self.path, f"it does not say that it is of version {self.version}")
+        known = self.about.get("home", None if self._write else name_of(self.path))
+        if known != name_of(self.path) and has_other_names(self.path):
+            raise other_name(self.path)
+        self.tip = earlier.tip(self) if self.version < VERSION else self._tip()
+        (last,) = self.one("SELECT max(number) FROM event")
+        if (last or 0) != self.last:
+            raise torn(
+                self.path, f"event {min(last or 0, self.last) + 1} of {self.last} is missing"
+            )
+
+    def _tip(self) -> Tip:
+        (*tip, crc) = self.one(f"SELECT {columns(Tip)} FROM tip WHERE only = 1")
+        return self._row(Tip(*tip), crc)
+
+    @property
+    def last(self) -> int:
+        """The number of the last event."""
+        return self.tip.last
 
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
-        if not self._write:
+        if not (self._write or held(self.path)):
             tidied(self.path)
 
     @contextmanager
@@ -94,32 +128,47 @@ class JournalFile:
 
     def _check_kind(self) -> None:
         (kind,), (version,) = (
-            self._one(f"PRAGMA {name}") for name in ("application_id", "user_version")
+            self.one(f"PRAGMA {name}") for name in ("application_id", "user_version")
         )
         if kind != APPLICATION:
             raise ValueError(
                 f"{self.path} is not a kvib journal but some other file; give another name"
             )
-        if version != VERSION:
+        if not 1 <= version <= VERSION:
             raise ValueError(
-                f"{self.path} has journal version {version}, this kvib reads {VERSION}: install "
-                "the kvib that wrote it"
+                f"{self.path} has journal version {version}, this kvib reads up to {VERSION}: "
+                "install the kvib that wrote it"
             )
+        self.version: int = version
 
-    def _one(self, query: str, *values: Any) -> tuple[Any, ...]:
+    def one(self, query: str, *values: Any) -> tuple[Any, ...]:
+        """The row that answers a query."""
         row = self._db.execute(query, values).fetchone()
         if row is None:
             raise torn(self.path, "a row is missing")
         return tuple(row)
 
-    def _checked(self, query: str, seal: str, *values: Any) -> bytes:
-        data, crc = self._one(query, *values)
-        return self._whole(data, crc, seal)
+    def all(self, query: str) -> list[tuple[Any, ...]]:
+        """All rows that answer a query."""
+        with self.reading():
+            return self._db.execute(query).fetchall()
 
-    def _whole(self, data: Any, crc: Any, seal: str) -> bytes:
-        if not isinstance(data, bytes) or _crc(data, seal) != crc:
-            raise torn(self.path, f"{seal} does not match its checksum")
+    def _checked(self, query: str, name: str) -> bytes:
+        data, crc = self.one(query)
+        return self._whole(data, crc, name)
+
+    def _whole(self, data: Any, crc: Any, name: str) -> bytes:
+        if not isinstance(data, bytes) or seal(data, name) != crc:
+            raise self._broken(name)
         return data
+
+    def _row(self, row: S, crc: Any) -> S:
+        if row_seal(row) != crc:
+            raise self._broken(f"a row of {TABLES[type(row)]}")
+        return row
+
+    def _broken(self, name: str) -> ValueError:
+        return torn(self.path, f"{name} does not match its checksum")
 
     # Writing: every method is one transaction, durable when it returns.
 
@@ -134,59 +183,82 @@ class JournalFile:
                 self._db.execute("ROLLBACK")
             raise
 
-    def append(
-        self, kind: str, round: int | None, record: Record, numbers: Mapping[str, Any]
-    ) -> None:
-        """The next event; `numbers` are columns of the round's row."""
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A transaction, unless somebody else wrote since the last one."""
         with self._transaction():
-            self.put(Event(self.last + 1, kind, round, record), numbers)
-        self.last += 1
+            if self._tip() != self.tip:
+                raise BlockingIOError(
+                    f"{self.path} was written by another process; let only one have it open"
+                )
+            yield
 
-    def put(self, event: Event, numbers: Mapping[str, Any]) -> None:
-        """An event, inside a transaction."""
-        number, kind, round, record = event
-        payload = encode(record)
+    def append(self, kind: str, round: int | None, record: Record, row: Row | None) -> None:
+        """The next event, and the row that it adds to its round."""
+        with self.writing():
+            self.put(kind, round, record, row)
+
+    def put(self, kind: str, round: int | None, record: Record, row: Row | None) -> None:
+        """The same, inside a transaction."""
+        self.tip = self.tip.after(row)
+        payload, number = encode(record), self.tip.last
         self._db.execute(
             "INSERT INTO event VALUES (?, ?, ?, ?, ?)",
-            (number, kind, round, payload, _crc(payload, f"event {number} {kind} {round}")),
+            (number, kind, round, payload, seal(payload, f"event {number} {kind} {round}")),
         )
-        if numbers:
-            names = ", ".join(numbers)
-            changed = ", ".join(f"{name} = excluded.{name}" for name in numbers)
-            marks = ", ".join("?" * len(numbers))
-            self._db.execute(
-                f"INSERT INTO round (round, {names}) VALUES (?, {marks}) "
-                f"ON CONFLICT (round) DO UPDATE SET {changed}",
-                (round, *numbers.values()),
-            )
+        if row is not None:
+            self._insert(row._replace(event=number))
+        self._db.execute("REPLACE INTO tip VALUES (1, ?, ?, ?, ?)", (*self.tip, row_seal(self.tip)))
+
+    def _insert(self, row: Row) -> None:
+        marks = ", ".join("?" * (len(row) + 1))
+        table = TABLES[type(row)]
+        self._db.execute(f"INSERT INTO {table} VALUES ({marks})", (*row, row_seal(row)))
+
+    def _set(self, tip: Tip) -> None:
+        self._db.execute("REPLACE INTO tip VALUES (1, ?, ?, ?, ?)", (*tip, row_seal(tip)))
+
+    def _upgrade(self) -> None:
+        """Make this a file of this version, as a whole or not at all."""
+        rounds = earlier.rounds(self)
+        with self._transaction():
+            for statement in (*ROUNDS, "DROP INDEX event_of_round", "DROP TABLE round"):
+                self._db.execute(statement)
+            for row in chain.from_iterable(rounds):
+                if row is not None:
+                    self._insert(row)
+            self._set(self.tip)
+            self._say(self.about | {"version": VERSION})
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
+        for name in (self.path, *(Path(f"{self.path}{end}") for end in ("-wal", "-shm", ".lock"))):
+            with suppress(OSError):  # gone, or another's
+                name.chmod(OWNER_ONLY)
+        self._look()
 
     def snapshot(
-        self, arrays: Mapping[str, Arrays], waiting: Mapping[int, Record], **about: Any
+        self,
+        arrays: Mapping[str, Arrays],
+        waiting: Mapping[int, Record],
+        upgrade: Record | None = None,
+        **about: Any,
     ) -> None:
         """The state after the last event, groups of arrays by name; only what changed is written.
 
-        With `removed=r`, details of the rounds before r are removed.
+        With `removed=r`, details of the rounds before r are removed. With `upgrade`, an event that
+        says this comes first.
         """
-        with self._transaction():
+        with self.writing():
+            if upgrade is not None:
+                self.put("upgrade", None, upgrade, None)
+                about["upgrades"] = [*self.about.get("upgrades", []), upgrade]
             for round, record in waiting.items():
                 data = encode(record)
                 self._db.execute(
-                    "INSERT INTO waiting VALUES (?, ?, ?)",
-                    (round, data, _crc(data, f"cohort {round}")),
+                    "REPLACE INTO waiting VALUES (?, ?, ?)",
+                    (round, data, seal(data, f"cohort {round}")),
                 )
             about = {**self.about, **about, "snapshot": self.last}
-            # Rounds heard since the last snapshot were still needed to replay from there.
-            self._db.execute(
-                "DELETE FROM waiting WHERE round < ? OR round IN "
-                "(SELECT round FROM round WHERE answered IS NOT NULL)",
-                (about["removed"],),
-            )
-            if about["removed"] > self.about["removed"]:
-                self._db.execute(
-                    "DELETE FROM event WHERE number < (SELECT number FROM event "
-                    "WHERE round >= ? ORDER BY round, number LIMIT 1)",
-                    (about["removed"],),
-                )
+            self._remove(about["removed"])
             names = dict(self.about["arrays"])
             for group, members in arrays.items():
                 self._store(group, members)
@@ -196,15 +268,25 @@ class JournalFile:
             self._say(about)
         self.about = about
 
+    def _remove(self, removed: int) -> None:
+        """Details of the rounds before this one, and cohorts that need not wait any more."""
+        # Rounds heard since the last snapshot were still needed to replay from there.
+        self._db.execute(
+            "DELETE FROM waiting WHERE round < ? OR round IN (SELECT round FROM heard)", (removed,)
+        )
+        if removed > self.about["removed"]:
+            first = self.row(Drawn, removed).event
+            self._db.execute("DELETE FROM event WHERE number < ?", (first,))
+
     def say(self, **about: Any) -> None:
         """Change what the file says of itself."""
-        with self._transaction():
+        with self.writing():
             self._say({**self.about, **about})
         self.about |= about
 
     def _say(self, about: dict[str, Any]) -> None:
         said = plain_json(about).encode()
-        self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (said, _crc(said, "about")))
+        self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (said, seal(said, "about")))
 
     def _store(self, group: str, arrays: Arrays) -> None:
         known = {hash for (hash,) in self._db.execute("SELECT hash FROM chunk")}
@@ -219,10 +301,10 @@ class JournalFile:
                     self._db.execute("INSERT INTO chunk VALUES (?, ?)", (hashes[-1], piece))
                     known.add(hashes[-1])
             shape, chunks = json.dumps(array.shape), b"".join(hashes)
-            seal = f"array {group}/{name} {array.dtype.str} {shape}"
+            place = f"array {group}/{name} {array.dtype.str} {shape}"
             self._db.execute(
                 "INSERT INTO array VALUES (?, ?, ?, ?, ?)",
-                (f"{group}/{name}", array.dtype.str, shape, chunks, _crc(chunks, seal)),
+                (f"{group}/{name}", array.dtype.str, shape, chunks, seal(chunks, place)),
             )
 
     def _drop_chunks(self) -> None:
@@ -247,7 +329,8 @@ class JournalFile:
                 self._look()  # it may have been tidied up since it was opened
                 yield
             finally:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # or SQLite has rolled back by itself
+                    self._db.execute("ROLLBACK")
 
     def arrays(self, group: str) -> Arrays:
         """A group of arrays as of the last snapshot, by their names; empty if there is none."""
@@ -255,58 +338,51 @@ class JournalFile:
 
     def array(self, group: str, name: str) -> NDArray[Any]:
         """One array of a group."""
-        query = "SELECT dtype, shape, chunks, crc FROM array WHERE name = ?"
         with self.reading():
-            dtype, shape, chunks, crc = self._one(query, f"{group}/{name}")
-            chunks = self._whole(chunks, crc, f"array {group}/{name} {dtype} {shape}")
-            return self._read(dtype, tuple(json.loads(shape)), chunks)
+            return self._read(*self._described(group, name))
+
+    def clients(self) -> int:
+        """How many clients there were at the last snapshot."""
+        with self.reading():
+            _, shape, _ = self._described("now", "weights")
+        return shape[0]
+
+    def _described(self, group: str, name: str) -> tuple[str, tuple[int, ...], bytes]:
+        """Type, shape and the hashes of the chunks of an array."""
+        query = "SELECT dtype, shape, chunks, crc FROM array WHERE name = ?"
+        dtype, shape, chunks, crc = self.one(query, f"{group}/{name}")
+        hashes = self._whole(chunks, crc, f"array {group}/{name} {dtype} {shape}")
+        return dtype, tuple(json.loads(shape)), hashes
 
     def _read(self, dtype: str, shape: tuple[int, ...], chunks: bytes) -> NDArray[Any]:
         array = np.empty(shape, dtype)
         data = array.reshape(-1).view(np.uint8)
         for k in range(len(chunks) // _HASH):
             hash = chunks[k * _HASH : (k + 1) * _HASH]
-            (piece,) = self._one("SELECT bytes FROM chunk WHERE hash = ?", hash)
+            (piece,) = self.one("SELECT bytes FROM chunk WHERE hash = ?", hash)
             if not isinstance(piece, bytes) or _hash(piece) != hash:
                 raise torn(self.path, "a part of the state does not match its hash")
             data[k * CHUNK : k * CHUNK + len(piece)] = np.frombuffer(piece, np.uint8)
         return array
 
     def events_after(self, number: int) -> Iterator[Event]:
-        """All events since one, none of them missing."""
-        query = "SELECT number, kind, round, payload, crc FROM event WHERE number > ? ORDER BY 1"
-        with self.reading():
-            for row in self._db.execute(query, (number,)):
-                event = self._event(*row)
-                number += 1
-                if event.number != number:
-                    break
-                yield event
-        if number != self.last:
-            raise torn(self.path, f"event {number} of {self.last} is missing")
+        """All events since one."""
+        return self.events(range(number + 1, self.last + 1))
 
     def events_since_snapshot(self, kinds: Collection[str]) -> list[Event]:
         """Events of these kinds that the last snapshot does not know."""
-        query = (
-            "SELECT number, kind, round, payload, crc FROM event "
-            f"WHERE number > ? AND kind IN ({', '.join('?' * len(kinds))}) ORDER BY number"
-        )
-        with self.reading():
-            rows = self._db.execute(query, (self.about["snapshot"], *kinds)).fetchall()
-            return [self._event(*row) for row in rows]
+        return [event for event in self.events_after(self.about["snapshot"]) if event.kind in kinds]
 
-    def events_of_rounds(self, first: int, end: int, kind: str = "%") -> Iterator[Event]:
-        """Events of the rounds from `first` to before `end`, round by round, draws first."""
-        query = (
-            "SELECT number, kind, round, payload, crc FROM event "
-            "WHERE round >= ? AND round < ? AND kind LIKE ? ORDER BY round, number"
-        )
-        for start in range(first, end, _TOGETHER):
+    def events(self, numbers: Iterable[int]) -> Iterator[Event]:
+        """The events with these numbers, in this order, none of them missing."""
+        for some in _batched(numbers, _TOGETHER):
             with self.reading():
-                some = self._db.execute(
-                    query, (start, min(start + _TOGETHER, end), kind)
-                ).fetchall()
-                yield from (self._event(*row) for row in some)
+                query = f"{_EVENT} WHERE number IN ({', '.join('?' * len(some))})"
+                found = {row[0]: row for row in self._db.execute(query, some)}
+            for number in some:
+                if number not in found:
+                    raise torn(self.path, f"event {number} of {self.last} is missing")
+                yield self._event(*found[number])
 
     def _event(self, number: int, kind: str, round: int | None, payload: Any, crc: Any) -> Event:
         data = self._whole(payload, crc, f"event {number} {kind} {round}")
@@ -319,27 +395,31 @@ class JournalFile:
             row = self._db.execute(query, (round,)).fetchone()
         return None if row is None else decode(self._whole(row[0], row[1], f"cohort {round}"))
 
-    def rounds(self, columns: str) -> list[tuple[Any, ...]]:
-        """These columns of the rows of all rounds, in order."""
-        with self.reading():
-            return self._db.execute(f"SELECT {columns} FROM round ORDER BY round").fetchall()
+    def rounds(self) -> list[Round]:
+        """The rows of all rounds, in order, none of them missing."""
+        if self.version < VERSION:
+            return earlier.rounds(self)
+        drawn, heard = self._rows(Drawn), {row.round: row for row in self._rows(Heard)}
+        if [row.round for row in drawn] != list(range(self.tip.rounds)):
+            raise torn(self.path, f"one of {self.tip.rounds} rounds is missing")
+        if len(heard) != self.tip.heard:
+            raise torn(self.path, f"feedback to one of {self.tip.heard} rounds is missing")
+        return [(row, heard.get(row.round)) for row in drawn]
 
-    def count(self) -> int:
-        """How many rounds were drawn."""
+    def _rows(self, kind: type[R]) -> list[R]:
+        query = f"SELECT {columns(kind)} FROM {TABLES[kind]} ORDER BY round"
         with self.reading():
-            (last,) = self._one("SELECT max(round) FROM round")
-        return 0 if last is None else int(last) + 1
+            return [self._row(kind(*row), crc) for *row, crc in self._db.execute(query)]
 
-    def clients(self) -> int:
-        """How many there were at the last snapshot."""
+    def row(self, kind: type[R], round: int) -> R:
+        """The row of one round."""
+        query = f"SELECT {columns(kind)} FROM {TABLES[kind]} WHERE round = ?"
         with self.reading():
-            (shape,) = self._one("SELECT shape FROM array WHERE name = 'now/weights'")
-        return int(json.loads(shape)[0])
-
-    def column_of(self, round: int, column: str) -> Any:
-        """One number of a round."""
-        with self.reading():
-            return self._one(f"SELECT {column} FROM round WHERE round = ?", round)[0]
+            *row, crc = self.one(query, round)
+            found = self._row(kind(*row), crc)
+        if found.round != round:
+            raise torn(self.path, f"round {round} is missing")
+        return found
 
 
 def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> None:
@@ -354,14 +434,16 @@ def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> N
     for name in (new, Path(f"{new}-wal"), Path(f"{new}-shm"), Path(f"{new}-journal")):
         name.unlink(missing_ok=True)
     try:
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, OWNER_ONLY))
         with closing(sqlite3.connect(new, isolation_level=None)) as db:
             db.execute(f"PRAGMA application_id = {APPLICATION}")
             db.execute(f"PRAGMA user_version = {VERSION}")
             db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(_SCHEMA)
-            db.execute("INSERT INTO sqlite_sequence VALUES ('event', 0)")
-            said = plain_json(about).encode()
-            db.execute("INSERT INTO about VALUES (1, ?, ?)", (said, _crc(said, "about")))
+            for statement in (*SCHEMA, *ROUNDS):
+                db.execute(statement)
+            said, tip = plain_json(about | {"version": VERSION}).encode(), Tip()
+            db.execute("INSERT INTO about VALUES (1, ?, ?)", (said, seal(said, "about")))
+            db.execute("INSERT INTO tip VALUES (1, ?, ?, ?, ?)", (*tip, row_seal(tip)))
         with closing(JournalFile(new, write=True)) as file:
             file.snapshot(arrays, {})
         os.replace(new, path)
@@ -371,8 +453,11 @@ def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> N
         raise trouble(path, error) from error
 
 
-def _crc(data: bytes, seal: str) -> int:
-    return crc32(data, crc32(seal.encode()))
+def _batched(values: Iterable[int], size: int) -> Iterator[list[int]]:
+    """Lists of this size, the last one shorter."""
+    rest = iter(values)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 def _hash(piece: Any) -> bytes:

@@ -5,8 +5,6 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ from kvib.checks import available_ids
 from kvib.cohort import FloatArray, IntArray
 from kvib.journal.cohorts import lengthened, with_moments
 from kvib.journal.file import Event, JournalFile
+from kvib.journal.layout import Upgrade
 from kvib.journal.records import Record
 from kvib.logged import Logged
 from kvib.names import PROCEDURES
@@ -97,7 +96,7 @@ class History:
                 budget=said["budget"],
                 seed=said["seed"],
                 clients=_clients(file),
-                rounds=file.count(),
+                rounds=file.tip.rounds,
                 removed=said["removed"],
                 keep=said["keep"],
             )
@@ -141,7 +140,7 @@ class History:
     def weights(self) -> FloatArray:
         """Weights of all clients at the last snapshot, [N], those who left included, in units of
         the total at the beginning: λ, where nobody ever came, left or changed."""
-        with closing(JournalFile(self.path)) as file:
+        with closing(JournalFile(self.path)) as file, file.at_once():
             return file.array("now", "weights")
 
     def keys(self) -> Sequence[Key]:
@@ -155,6 +154,11 @@ class History:
                 names += [key for i, key in came if i >= len(names)]  # the others came back
             return names
 
+    def upgrades(self) -> list[Upgrade]:
+        """Versions of kvib that took over and would have drawn or learned otherwise, in order."""
+        with closing(JournalFile(self.path)) as file:
+            return [Upgrade(**said) for said in file.about.get("upgrades", [])]
+
     def rounds(self) -> Iterator[Logged]:
         """Every round whose details were kept, in order, as of the moment the first is asked for.
 
@@ -167,22 +171,21 @@ class History:
             waiting: deque[IntArray] = deque(maxlen=cool_down)
             known = file.about["removed"]  # who waits is known from here on
             known += cool_down if known else 0
-            for events in _by_round(file):
-                drawn, heard = events[0], len(events) > 1
+            for drawn, heard in _by_round(file):
                 record, round = drawn.record, drawn.round
                 assert round is not None
                 cohort = lengthened(record, weights, round=round, token=file.about["token"])
                 if procedure is not None and procedure.uncorrelated:
                     cohort = with_moments(cohort, procedure)
-                norms = events[1].record["norms"] if heard else np.full(len(cohort), np.nan)
+                norms = np.full(len(cohort), np.nan) if heard is None else heard.record["norms"]
                 absent = np.concatenate([_listed(record, "absent", everybody), *waiting])
                 yield Logged(
                     cohort=cohort,
                     norms=norms.astype(np.float64),
-                    heard=heard,
+                    heard=heard is not None,
                     available=_drawn_among(record, everybody),
                     absent=np.unique(absent) if round >= known else None,
-                    order=(drawn.number, events[-1].number),
+                    order=(drawn.number, (heard or drawn).number),
                 )
                 waiting.append(cohort.ids)
 
@@ -192,17 +195,28 @@ class History:
             total = np.zeros(_clients(file), np.int64)
             for earlier in file.arrays("removed").values():
                 total[: len(earlier)] += earlier
-            for events in _by_round(file, "draw"):
-                total[events[0].record["ids"]] += 1
+            kept = file.rounds()[file.about["removed"] :]
+            for event in file.events(drawn.event for drawn, _ in kept):
+                total[event.record["ids"]] += 1
             return total
 
     def table(self) -> Table:
         """Numbers of every round, also of those whose details are gone."""
-        with closing(JournalFile(self.path)) as file:
-            rows = file.rounds(", ".join(Table._fields))
-        columns = zip(*rows, strict=True) if rows else [()] * len(Table._fields)
-        round, size, *others = (np.array(column, dtype=np.float64) for column in columns)
-        return Table(round.astype(np.int64), size.astype(np.int64), *others)
+        with closing(JournalFile(self.path)) as file, file.at_once():
+            rounds = file.rounds()
+        drawn, heard = [row for row, _ in rounds], [row for _, row in rounds if row is not None]
+        answered, variance = np.full((2, len(drawn)), np.nan)
+        at = [row.round for row in heard]
+        answered[at] = [row.answered for row in heard]
+        variance[at] = [row.variance for row in heard]  # None becomes NaN
+        return Table(
+            round=np.arange(len(drawn)),
+            size=np.array([row.size for row in drawn], np.int64),
+            budget=np.array([row.budget for row in drawn], np.float64),
+            coefficients=np.array([row.coefficients for row in drawn], np.float64),
+            answered=answered,
+            variance=variance,
+        )
 
 
 def _clients(file: JournalFile) -> int:
@@ -225,7 +239,9 @@ def _listed(record: Record, name: str, everybody: IntArray) -> IntArray:
     return everybody[:0] if given is None else available_ids(given, len(everybody))
 
 
-def _by_round(file: JournalFile, kind: str = "%") -> Iterator[list[Event]]:
+def _by_round(file: JournalFile) -> Iterator[tuple[Event, Event | None]]:
     """The events of each round that was kept: its draw, and its feedback if that came."""
-    events = file.events_of_rounds(file.about["removed"], file.count(), kind)
-    return (list(group) for _, group in groupby(events, key=attrgetter("round")))
+    kept = file.rounds()[file.about["removed"] :]
+    events = file.events(row.event for round in kept for row in round if row is not None)
+    for _, heard in kept:
+        yield next(events), None if heard is None else next(events)

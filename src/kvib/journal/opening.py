@@ -1,11 +1,7 @@
 """A sampler from its file, begun there or continued."""
 
-import inspect
-import json
 import os
 from contextlib import closing
-from dataclasses import is_dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvib import saving, storage
-from kvib.checks import checked_weights
-from kvib.journal.access import Lock
+from kvib.journal import agreement
+from kvib.journal.access import name_of
+from kvib.journal.agreement import Options
 from kvib.journal.file import JournalFile, create
+from kvib.journal.lock import Lock
+from kvib.journal.relearning import at_the_beginning
 from kvib.journal.sampler import Journalled
 from kvib.policies import Policy
 from kvib.population import listed
@@ -59,19 +58,41 @@ def journalled(
         keep: details of so many last rounds at least; by default of all.
         options: as for `Sampler`.
     """
-    if options.get("estimator") is not None:
+    given = {"policy": policy, "weights": weights, "budget": budget, "procedure": procedure}
+    given = {name: value for name, value in given.items() if value is not None} | options
+    return opened(path, given, {}, snapshot_every=snapshot_every, keep=keep)
+
+
+def opened(
+    path: str | os.PathLike[str],
+    given: Options,
+    usual: Options,
+    *,
+    snapshot_every: int | None = None,
+    keep: int | None = None,
+) -> Journalled:
+    """As `journalled`, for functions that choose some of the options themselves.
+
+    Args:
+        path: of the file.
+        given: options that the user gave. A file that exists must agree with them.
+        usual: options that the function adds. A file that exists keeps those it was begun with.
+        snapshot_every: as for `journalled`.
+        keep: as for `journalled`.
+    """
+    given = dict(given)
+    everything = {**usual, **given}
+    if everything.get("estimator") is not None:
         raise ValueError(
             "a difference estimator remembers whole updates, and a journal has their norms only; "
             "leave it out, or keep the state yourself: kvib.Sampler(…, estimator=…).save(path)"
         )
     _check_count("snapshot_every", snapshot_every)
     _check_count("keep", keep)
-    given = {"policy": policy, "weights": weights, "budget": budget, "procedure": procedure}
-    given = {name: value for name, value in given.items() if value is not None} | options
     if given.get("keys") is not None:
         given["keys"] = listed(given["keys"])
     home = Path(os.path.realpath(path))
-    missing = {"policy", "weights", "budget"} - set(given)
+    missing = {"policy", "weights", "budget"} - set(everything)
     if missing and not home.exists():
         raise FileNotFoundError(
             f"there is no journal {home} to continue; to begin one, give also "
@@ -86,14 +107,10 @@ def journalled(
     held = Lock(home)
     try:
         if not home.exists():
-            _begin(home, given, snapshot_every, keep)
-        sampler = _continued(home, given)
-        changed = {"snapshot_every": snapshot_every, "keep": keep}
-        changed = {name: value for name, value in changed.items() if value is not None}
-        sampler._file = JournalFile(home, write=True)
-        if any(sampler._file.about[name] != value for name, value in changed.items()):
-            with sampler._file.reading():
-                sampler._file.say(**changed)
+            _begin(home, given, usual, snapshot_every, keep)
+        sampler = _continued(home, given, usual)
+        now = {"snapshot_every": snapshot_every, "keep": keep, "home": name_of(home)}
+        _go_on(sampler, home, now)
         sampler._held = held
         return sampler
     except BaseException:
@@ -101,10 +118,10 @@ def journalled(
         raise
 
 
-def _begin(home: Path, given: dict[str, Any], every: int | None, keep: int | None) -> None:
-    sampler = Sampler(**given)
+def _begin(home: Path, given: Options, usual: Options, every: int | None, keep: int | None) -> None:
+    sampler = Sampler(**{**usual, **given})
     about = {
-        "begun": _said(given),
+        **agreement.begun(given, usual),
         "policy": repr(sampler.policy),
         "procedure": sampler.procedure.name,
         "budget": sampler.budget,
@@ -120,7 +137,7 @@ def _begin(home: Path, given: dict[str, Any], every: int | None, keep: int | Non
     create(home, {"now": sampler.packed(), "begun": {"weights": sampler.weights}}, about)
 
 
-def _continued(home: Path, given: dict[str, Any]) -> Journalled:
+def _continued(home: Path, given: Options, usual: Options) -> Journalled:
     """The sampler as of the last event; the file is only read."""
     with closing(JournalFile(home)) as file:
         own = file.about["own"]
@@ -129,67 +146,46 @@ def _continued(home: Path, given: dict[str, Any]) -> Journalled:
                 f"{home} was begun with a policy of your own, {file.about['policy']}; give it: "
                 "kvib.journalled(path, policy=…)"
             )
-        _check_agreement(file, given)
-        arrays, weights = file.arrays("now"), file.array("begun", "weights")
-        about = storage.about(arrays["header"], "sampler")
-        policy = given["policy"] if own else None
-        sampler = saving.restored(Journalled, about, arrays, policy, given.get("procedure"))
-        if given.get("policy", sampler.policy) != sampler.policy:
-            raise _differs(file, "policy", sampler.policy, given["policy"])
-        same = np.array_equal(weights, sampler.weights)  # then kept once
-        sampler._start(file, sampler.weights if same else weights)
-        for event in file.events_after(file.about["snapshot"]):
+        agreement.check(home, file.about, given, usual)
+        sampler, known = _snapshot(file, given.get("policy") if own else None, given)
+        for event in file.events_after(known):
             sampler._replay(event)
     return sampler
 
 
-def _check_agreement(file: JournalFile, given: dict[str, Any]) -> None:
-    begun, now = file.about["begun"], _said(given)
-    for name in given:
-        if name == "policy" and not file.about["own"]:
-            continue  # as objects, since a later kvib may have given it another field
-        if name not in begun or begun[name] != now[name]:
-            raise _differs(file, name, begun.get(name), now[name])
+def _snapshot(
+    file: JournalFile, policy: Policy[Any] | None, given: Options
+) -> tuple[Journalled, int]:
+    """The sampler as of the last snapshot, and the event that it was taken after; or as of the
+    beginning, where the policy cannot read its state of then and all rounds are still there."""
+    arrays, weights = file.arrays("now"), file.array("begun", "weights")
+    about = storage.about(arrays["header"], "sampler")
+    procedure, relearns = given.get("procedure"), False
+    try:
+        sampler = saving.restored(Journalled, about, arrays, policy, procedure)
+    except ValueError as error:
+        if file.about["removed"]:
+            raise ValueError(
+                f"{file.path}: {error}. Rounds that it could be learned from again were removed"
+            ) from error
+        sampler, relearns = at_the_beginning(about, arrays, weights, policy, procedure), True
+    same = np.array_equal(weights, sampler.weights)  # then kept once
+    sampler._start(file, sampler.weights if same else weights, relearns)
+    return sampler, 0 if relearns else file.about["snapshot"]
 
 
-def _differs(file: JournalFile, name: str, then: Any, now: Any) -> ValueError:
-    arrays = isinstance(now, str) and name != "procedure"
-    other = f"other {name}" if arrays else f"{name} {then}, not {now}"
-    return ValueError(
-        f"{file.path} was begun with {other}; leave it out to go on as before, or begin another "
-        "file"
-    )
-
-
-def _said(given: dict[str, Any]) -> dict[str, Any]:
-    """What was given and what goes without saying, to be compared when it is given again."""
-    usual = {
-        name: parameter.default
-        for name, parameter in inspect.signature(Sampler).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    said = usual | given
-    if "weights" in said:
-        said["weights"] = checked_weights(said["weights"])
-    if said["keys"] is not None:  # 1 and "1" are two clients
-        said["keys"] = np.frombuffer(json.dumps(said["keys"]).encode(), np.uint8)
-    if said["procedure"] is None and "policy" in said:
-        said["procedure"] = said["policy"].procedure
-    return {name: _plain(value) for name, value in said.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers as they are, configurations by name and fields, arrays by their hash."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Procedure):
-        return value.name
-    if is_dataclass(value) or isinstance(value, Policy):
-        fields = {name: _plain(part) for name, part in vars(value).items()}
-        return {"name": type(value).__name__, "fields": fields}
-    array = np.asarray(value)
-    array = array.astype(np.float64) if array.dtype.kind in "biuf" else array
-    return array.item() if array.ndim == 0 else blake2b(array.tobytes()).hexdigest()
+def _go_on(sampler: Journalled, home: Path, options: Options) -> None:
+    """Let a sampler that was read from its file write there."""
+    file = sampler._file = JournalFile(home, write=True)
+    try:
+        changed = {name: value for name, value in options.items() if value is not None}
+        if any(file.about.get(name) != value for name, value in changed.items()):
+            with file.reading():
+                file.say(**changed)
+        sampler._upgrade()
+    except BaseException:
+        file.close()
+        raise
 
 
 def _check_count(name: str, value: int | None) -> None:

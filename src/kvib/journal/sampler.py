@@ -6,29 +6,35 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
+from functools import partial
+from logging import getLogger
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import kvib
 from kvib.checkin import Admission
 from kvib.checks import cohort_norms
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.estimators import deviation
 from kvib.journal import cohorts
-from kvib.journal.access import Lock, torn
+from kvib.journal.access import TornError, torn
 from kvib.journal.file import Event, JournalFile
+from kvib.journal.layout import Drawn, Heard, Row, Upgrade, storable
+from kvib.journal.lock import Lock
 from kvib.journal.records import Record
 from kvib.population import Key, listed
 from kvib.sampler import Sampler
+from kvib.urn import Chances
 
 REPLAY = 1.0
 """Seconds of work to be done again at opening before a snapshot is due,"""
 SHARE = 0.2
 """unless snapshots would take more than this part of the time."""
 _LARGEST = float(np.finfo(np.float32).max)
+_LOG = getLogger("kvib.journal")
 
 
 class Done(NamedTuple):
@@ -37,8 +43,8 @@ class Done(NamedTuple):
     round: int | None = None
     outcome: Mapping[str, Any] = MappingProxyType({})
     """Written beside what was given; doing the event again must give the same."""
-    numbers: Mapping[str, Any] = MappingProxyType({})
-    """For the row of the round."""
+    row: Row | None = None
+    """Numbers of its round."""
     result: Any = None
 
 
@@ -53,12 +59,18 @@ class Journalled(Sampler):
     _stopped = "it has no file; open one with kvib.journalled(path, …)"
     _held: Lock
 
-    def _start(self, file: JournalFile, weights: FloatArray) -> None:
+    def _start(self, file: JournalFile, weights: FloatArray, relearns: bool) -> None:
         self._file, self._stopped, self._process = file, "", os.getpid()
         self._begun_weights = weights
         self._recent: dict[int, Cohort] = {}
         """Drawn since the last snapshot and not heard of."""
         self._spent = self._snapshot_cost = 0.0
+        self._fact: Cohort | None = None
+        """While a recorded draw is done again: its cohort."""
+        self._changed: int | None = None
+        """The first round that came out differently when it was done again."""
+        self._relearns = relearns
+        """Whether all rounds are learned from once more."""
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, in {self._file.path if self._file else 'no file'}>"
@@ -188,7 +200,7 @@ class Journalled(Sampler):
             self._ledger.check(cohort)
             self._as_drawn(cohort)
             return False
-        if file.column_of(at, "norms") != _digest(values):
+        if file.row(Heard, at).norms != cohorts.digest(values):
             raise ValueError(
                 f"the cohort of round {at} was updated before, with other norms; the first ones "
                 "count, leave it at that"
@@ -209,9 +221,13 @@ class Journalled(Sampler):
             )
 
     def _drawn(self, round: int) -> Cohort | None:
+        """The cohort of a round that was not heard of; None if it was given up."""
         if round in self._recent:
             return self._recent[round]
-        record = self._usable().waiting(round)
+        file = self._usable()
+        record = file.waiting(round)
+        if record is None and round >= file.about["removed"]:
+            raise torn(file.path, f"the cohort of round {round} is missing")
         return None if record is None else Cohort(**record)
 
     # Events
@@ -230,7 +246,7 @@ class Journalled(Sampler):
             try:
                 done = self._again(kind, round, record)
                 same = False
-                file.append(kind, done.round, {**record, **done.outcome}, done.numbers)
+                file.append(kind, done.round, {**record, **done.outcome}, done.row)
                 if self._due():
                     self._snapshot()
             except sqlite3.Error as error:
@@ -251,19 +267,63 @@ class Journalled(Sampler):
 
     def _replay(self, event: Event) -> None:
         """Do again what a process did that is gone."""
-        file = self._usable()
+        path, what = self._usable().path, f"event {event.number} ({event.kind})"
         if event.kind not in KINDS:
-            raise ValueError(f"{file.path} has {event.kind!r} events: install the kvib it is from")
-        done = self._again(event.kind, event.round, event.record)
-        told = {name: event.record.get(name) for name in done.outcome}
-        if done.round != event.round or not all(
-            _agree(told[name], value) for name, value in done.outcome.items()
-        ):
+            raise ValueError(f"{path} has {event.kind!r} events: install the kvib it is from")
+        try:
+            done = self._again(event.kind, event.round, event.record)
+        except TornError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{file.path}: doing event {event.number} ({event.kind}) again gives another "
-                "result, so it was written by another version of kvib or NumPy, or with another "
-                "policy; nothing was changed: open it with that version"
-            )
+                f"{path}: {what} cannot be done again ({error}); nothing was changed: open it with "
+                "the kvib and the policy that it was written with"
+            ) from error
+        if done.round != event.round:
+            raise torn(path, f"{what} is of round {event.round}, not of round {done.round}")
+        ids = done.outcome.get("ids")
+        if ids is not None and not np.array_equal(ids, event.record["ids"]):
+            raise torn(path, f"{what} is of other clients")
+
+    def _as_recorded(self, draw: Callable[[], Cohort], record: Record) -> Cohort:
+        """A recorded cohort is a fact. To draw it again gives its probabilities in full precision;
+        where the rule has changed since, the cohort is taken as it is recorded."""
+        unknown = record["ids"][(record["ids"] < 0) | (record["ids"] >= len(self))]
+        if len(unknown):
+            raise ValueError(f"there is no client {unknown[0]}")
+        self._fact = fact = cohorts.lengthened(record, self._begun_weights, round=self.round)
+        try:
+            return draw()
+        except (TypeError, ValueError):  # today's rule would not draw it at all
+            return self._take(fact, record)
+        finally:
+            self._fact = None
+
+    def _take(self, fact: Cohort, record: Record) -> Cohort:
+        """What a draw does beside drawing."""
+        self._note(fact)
+        self._check_in = None
+        available, absent = (record.get(f"given {name}") for name in ("available", "absent"))
+        self._count_available(available, self._absent(absent))
+        chances = Chances(np.zeros_like, lambda rng: fact, fact.budget, fact.requested)
+        return self._opened(fact, chances, None)
+
+    def _opened(self, drawn: Cohort, chances: Chances, left_out: IntArray | None) -> Cohort:
+        """As `Sampler` opens the next round, or as it is recorded."""
+        fact = self._fact
+        if fact is None:
+            return super()._opened(drawn, chances, left_out)
+        same = cohorts.alike(drawn, fact, cohorts.DRAWN)
+        cohort = super()._opened(drawn if same else fact, chances, left_out)
+        if same and cohorts.alike(cohort, fact, cohorts.CONDITIONS):
+            return cohort
+        self._note(fact)
+        return replace(cohort, **{name: getattr(fact, name) for name in cohorts.CONDITIONS})
+
+    def _note(self, fact: Cohort) -> None:
+        """Remember the first recorded round that comes out differently today."""
+        if self._changed is None:
+            self._changed = fact.round
 
     # Snapshots
 
@@ -278,16 +338,26 @@ class Journalled(Sampler):
             return bool(last - about["snapshot"] >= 2 * about["snapshot_every"])
         return self._spent >= max(REPLAY, self._snapshot_cost / SHARE)
 
-    def _snapshot(self) -> None:
+    def _snapshot(self, upgrade: Record | None = None) -> None:
         started, file = time.perf_counter(), self._usable()
         arrays, removed = {"now": self.packed()}, file.about["removed"]
         if self._keep is not None and self.round - self._keep > removed:
             removed = self.round - self._keep
             arrays["removed"] = {"participation": self._participation_before(removed)}
         waiting = {at: cohorts.exact(cohort) for at, cohort in self._recent.items()}
-        file.snapshot(arrays, waiting, removed=removed)
+        file.snapshot(arrays, waiting, upgrade, removed=removed)
         self._recent.clear()
         self._spent, self._snapshot_cost = 0.0, time.perf_counter() - started
+
+    def _upgrade(self) -> None:
+        """Say once that recorded rounds come out differently today, and keep what was learned."""
+        if self._changed is None and not self._relearns:
+            return
+        file, upgrade = self._usable(), Upgrade(kvib.__version__, self._changed, self._relearns)
+        with file.reading():
+            self._snapshot(upgrade._asdict())
+        _LOG.warning("%s: %s", file.path, upgrade)
+        self._changed, self._relearns = None, False
 
     def _participation_before(self, end: int) -> NDArray[np.uint32]:
         """How often each client was drawn in rounds whose details are about to be removed."""
@@ -295,7 +365,8 @@ class Journalled(Sampler):
         total = np.zeros(len(self), np.uint32)
         for earlier in file.arrays("removed").values():
             total[: len(earlier)] += earlier
-        for event in file.events_of_rounds(file.about["removed"], end, "draw"):
+        rows = (file.row(Drawn, round) for round in range(file.about["removed"], end))
+        for event in file.events(row.event for row in rows):
             total[event.record["ids"]] += 1
         return total
 
@@ -331,17 +402,14 @@ def _draw(sampler: Journalled, round: int | None, record: Record) -> Done:
         for name, value in record.items()
         if name.startswith("given ")
     }
+    draw = partial(Sampler.draw, sampler, **given)
     if "checked in" in record:
-        cohort = Sampler.gather(sampler, record["checked in"])
-    else:
-        cohort = Sampler.draw(sampler, **given)
+        draw = partial(Sampler.gather, sampler, record["checked in"])
+    cohort = sampler._as_recorded(draw, record) if "ids" in record else draw()
     sampler._recent[cohort.round] = replace(cohort, pairs=None)  # they hold on to [N] numbers
-    numbers = {
-        "size": len(cohort),
-        "budget": cohort.budget,
-        "coefficients": float(cohort.coefficients.sum()),
-    }
-    return Done(cohort.round, cohorts.short(cohort, sampler._begun_weights), numbers, cohort)
+    total = float(cohort.coefficients.sum())
+    row = Drawn(cohort.round, 0, len(cohort), float(cohort.budget), total)
+    return Done(cohort.round, cohorts.short(cohort, sampler._begun_weights), row, cohort)
 
 
 def _update(sampler: Journalled, round: int | None, record: Record) -> Done:
@@ -378,6 +446,11 @@ def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
     return Done()
 
 
+def _upgrade(sampler: Journalled, round: int | None, record: Record) -> Done:
+    """Another kvib took over here; the snapshot after it knows."""
+    return Done()
+
+
 KINDS: dict[str, Callable[[Journalled, int | None, Record], Done]] = {
     "draw": _draw,
     "check in": _check_in,
@@ -386,6 +459,7 @@ KINDS: dict[str, Callable[[Journalled, int | None, Record], Done]] = {
     "join": _join,
     "leave": _leave,
     "reweigh": _reweigh,
+    "upgrade": _upgrade,
 }
 """Everything that changes a sampler, and how it is done, the first time and again."""
 
@@ -402,12 +476,9 @@ def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
     variance = math.nan
     if sampler.procedure.uncorrelated:
         variance = deviation(sampler._with_moments(cohort), norms, None).value
-    numbers = {
-        "answered": int(np.count_nonzero(~np.isnan(norms))),
-        "variance": variance,
-        "norms": _digest(norms.astype(np.float32)),
-    }
-    return Done(cohort.round, {}, numbers)
+    answered = int(np.count_nonzero(~np.isnan(norms)))
+    digest = cohorts.digest(norms.astype(np.float32))
+    return Done(cohort.round, row=Heard(cohort.round, 0, answered, storable(variance), digest))
 
 
 def _single(norms: FloatArray) -> NDArray[np.float32]:
@@ -420,18 +491,3 @@ def _single(norms: FloatArray) -> NDArray[np.float32]:
     single = norms.astype(np.float32)
     single[np.isnan(single)] = np.nan  # one NaN, not many: they are compared by their bytes
     return single
-
-
-def _digest(norms: NDArray[np.float32]) -> bytes:
-    return blake2b(norms.astype("<f4").tobytes(), digest_size=8).digest()
-
-
-def _agree(told: Any, value: Any) -> bool:
-    if isinstance(told, np.ndarray) and isinstance(value, np.ndarray):
-        close = value.dtype.kind == "f"  # the last digit may differ between machines
-        return told.shape == value.shape and bool(
-            np.allclose(told, value, rtol=1e-6, atol=0) if close else (told == value).all()
-        )
-    if isinstance(told, float) and isinstance(value, float):
-        return math.isclose(told, value, rel_tol=1e-9)
-    return bool(told == value)

@@ -1,0 +1,81 @@
+"""Journals of version 1, whose rounds had no seals: their numbers are checked by the events."""
+
+from math import isclose
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvib.journal.access import torn
+from kvib.journal.cohorts import digest, lengthened
+from kvib.journal.layout import Drawn, Heard, Round, Tip
+
+if TYPE_CHECKING:
+    from kvib.journal.file import Event, JournalFile
+
+
+def tip(file: "JournalFile") -> Tip:
+    """How far the file has come: what its snapshot knows, and the events since."""
+    (last,) = file.one("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
+    if not isinstance(last, int):
+        raise torn(file.path, "the number of its last event is missing")
+    file.tip = Tip(last)
+    updated = file.array("now", "updated")
+    since = [event.kind for event in file.events(range(file.about["snapshot"] + 1, last + 1))]
+    feedback = sum(kind in ("update", "finish") for kind in since)
+    return Tip(last, len(updated) + since.count("draw"), int(updated.sum()) + feedback)
+
+
+def rounds(file: "JournalFile") -> list[Round]:
+    """The rows that version 2 would have written.
+
+    The estimated variance is taken as it is. So are the numbers of rounds whose details were
+    removed: nothing is left to check them by.
+    """
+    drawn, heard = _written(file)
+    removed, weights = file.about["removed"], file.array("begun", "weights")
+    first = 1
+    if removed:
+        (first,) = file.one("SELECT min(number) FROM event")
+    for event in file.events(range(first, file.last + 1)):
+        if event.round is None:
+            continue
+        rows: dict[int, Any] = drawn if event.kind == "draw" else heard
+        row = rows.get(event.round)
+        if row is None or row.event or not _agrees(row, event, weights):
+            raise torn(file.path, f"numbers of round {event.round} are not those of its events")
+        rows[event.round] = row._replace(event=event.number)
+    if (len(heard), list(drawn)) != (file.tip.heard, list(range(file.tip.rounds))):
+        raise torn(file.path, f"one of {file.tip.rounds} rounds is missing")
+    pairs = [(row, heard.get(row.round)) for row in drawn.values()]
+    for draw, answer in pairs[removed:]:
+        if not draw.event or (answer and not answer.event):
+            raise torn(file.path, f"an event of round {draw.round} is missing")
+    return pairs
+
+
+def _written(file: "JournalFile") -> tuple[dict[int, Drawn], dict[int, Heard]]:
+    """The numbers of all rounds as they stand there."""
+    drawn, heard = {}, {}
+    names = "round, size, budget, coefficients, answered, variance, norms"
+    for row in file.all(f"SELECT {names} FROM round ORDER BY round"):
+        round, size, budget, coefficients, answered, variance, norms = row
+        kinds = [int, int, float, float]
+        if answered is not None:
+            kinds += [int, float if variance is not None else type(None), bytes]
+            heard[round] = Heard(round, 0, answered, variance, norms)
+        if [type(value) for value in row[: len(kinds)]] != kinds:
+            raise torn(file.path, f"numbers of round {round} are not numbers")
+        drawn[round] = Drawn(round, 0, size, budget, coefficients)
+    return drawn, heard
+
+
+def _agrees(row: Drawn | Heard, event: "Event", weights: Any) -> bool:
+    """Whether the numbers of a round are those of an event, which is sealed."""
+    if isinstance(row, Heard):
+        norms = event.record["norms"]
+        answered = int(np.count_nonzero(~np.isnan(norms)))
+        return (row.answered, row.norms) == (answered, digest(norms))
+    cohort = lengthened(event.record, weights)
+    total = float(cohort.coefficients.sum())  # of expected counts in single precision
+    same = (row.size, row.budget) == (len(cohort), cohort.budget)
+    return same and isclose(row.coefficients, total, rel_tol=1e-5)

@@ -1,0 +1,60 @@
+"""A sampler before its first round, from what its journal says: to learn all rounds once more."""
+
+import json
+from typing import Any
+
+from kvib import storage
+from kvib.cohort import Arrays, FloatArray
+from kvib.journal.sampler import Journalled
+from kvib.names import PROCEDURES
+from kvib.policies import Policy
+from kvib.procedures import Procedure
+from kvib.rates import EstimatedRate
+
+
+def at_the_beginning(
+    about: dict[str, Any],
+    arrays: Arrays,
+    weights: FloatArray,
+    policy: Policy[Any] | None,
+    procedure: Procedure | None,
+) -> Journalled:
+    """For a snapshot whose policy's state is not of today's form; all else of it is taken.
+
+    Args:
+        about: the header of the snapshot.
+        arrays: of the snapshot.
+        weights: λ at the beginning.
+        policy: needed if it is the user's own.
+        procedure: likewise.
+    """
+    cost, keys = arrays.get("cost.each"), arrays.get("population.keys")
+    if cost is not None and about["population"]["changed"]:
+        raise ValueError("costs at the beginning are not known, since clients came or returned")
+    sampler = Journalled(
+        storage.restore_policy(about["policy"], policy),
+        weights,
+        about["budget"],
+        procedure or PROCEDURES[about["procedure"]],
+        seed=about["seed"],
+        response=_rate(arrays, "response"),
+        availability=_rate(arrays, "availability"),
+        guard=storage.described(about["guard"]),
+        variables=arrays["variables"] if arrays["variables"].shape[1] else None,
+        sketch=about["sketch"],
+        keys=None if keys is None else json.loads(keys.tobytes())[: len(weights)],
+        cost=cost,
+        cool_down=about["cool down"],
+        over_select=about["over-select"],
+    )
+    sampler.population.unit = tuple(about["population"]["unit"])  # in which newcomers come
+    sampler._ledger.token = about["token"]
+    return sampler
+
+
+def _rate(arrays: Arrays, name: str) -> Any:
+    """As it was given: a number, one per client, or to be estimated."""
+    known = arrays[f"{name}.known"]
+    if len(known) == 0:
+        return EstimatedRate(arrays[f"{name}.strength"].item())
+    return known if len(known) > 1 else known.item()
