@@ -25,7 +25,7 @@ def _jit(kernel: FunctionType) -> Callable[..., Any]:
         module, name = kernel.__module__, kernel.__qualname__
         kernel = FunctionType(kernel.__code__, {**kernel.__globals__, **own}, *about)
         kernel.__module__, kernel.__qualname__ = module, name
-    compiled: Callable[..., Any]
+    compiled: Callable[..., Any]  # without fastmath: bits must not hang on what is in the cache
     try:
         compiled = numba.njit(cache=True)(kernel)
     except RuntimeError:  # nowhere to write a cache

@@ -123,7 +123,7 @@ class LinearEngine(Usual):
 
 def _parts(length: int, threads: int) -> IntArray:
     """Where each thread begins, if all have the same to do."""
-    return np.linspace(0, length, threads + 1).astype(np.int64)
+    return np.arange(threads + 1) * length // threads
 
 
 def _wide(updates: Floats) -> FloatArray:
