@@ -95,7 +95,7 @@ INSIDE = [
     "INSERT INTO event",
     "INSERT INTO drawn",
     "INSERT INTO heard",
-    "REPLACE INTO tip",
+    "UPDATE tip",
     "COMMIT",
     "INSERT INTO chunk",
     "DELETE FROM chunk",

@@ -84,6 +84,21 @@ def test_clients_are_called_by_their_keys(tmp_path, monkeypatch, capsys):
     assert "most often: client bob 2 times, client eve 1 times, client tim 1 times" in out
 
 
+def test_versions_that_took_over_are_named(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run.kvib"
+    with kvib.journalled(path, kvib.Avare(), np.arange(1, 10), 3, kvib.pivotal) as sampler:
+        for _ in range(3):
+            cohort = sampler.draw()
+            sampler.update(cohort, np.ones(len(cohort)))
+    assert "took round" not in run(monkeypatch, capsys, "journal", path)[1]
+    monkeypatch.setattr(kvib.Avare, "scores", lambda self, state, ids: 1.0 + ids)
+    kvib.journalled(path).close()
+    _, out, _ = run(monkeypatch, capsys, "journal", path)
+    [upgrade] = kvib.journal.read(path).upgrades()
+    assert str(upgrade) in out
+    assert re.search(r"kvib \S+ took round [012] as drawn, in which it would draw others", out)
+
+
 def test_plan_draws_a_picture(file, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "plan.png"

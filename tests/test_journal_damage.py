@@ -76,7 +76,7 @@ def test_numbers_of_rounds(tmp_path, edit, why):
 
 
 def test_details_of_rounds(tmp_path):
-    """Events before the last snapshot are missed too, though nobody does them again."""
+    """Events before the last snapshot are missed too, though no process does them again."""
     begun(tmp_path / "a").close()
     path = edited(tmp_path / "a", "DELETE FROM event WHERE number = 3")
     for question in ("participation", "rounds"):

@@ -1,5 +1,6 @@
 """Journals outlive versions: what is recorded is a fact, and is learned from by today's rule."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -297,6 +298,33 @@ def assert_close(sampler, straight):
     assert {**about, "population": None} == {**others, "population": None}
     for name, array in arrays.items():
         assert array == pytest.approx(theirs[name], rel=1e-12)
+
+
+def test_a_state_of_another_form_and_costs_that_have_changed(tmp_path):
+    @dataclass(frozen=True)
+    class Open(Own):
+        per_client: ClassVar = ("seen",)
+
+        def enter(self, state, ids, weights):
+            return state
+
+        def reweigh(self, state, ids, weights, ratio):
+            return state
+
+    with begin(tmp_path / "a", Open(), cost=np.ones(N), snapshot_every=1) as sampler:
+        sampler.join([1.0], cost=[2.0])
+        play(sampler, 2)
+    Open.start, Open.observe = Later.start, Later.observe
+    with pytest.raises(ValueError, match=r"of another version, and .* clients with costs came"):
+        journalled(tmp_path / "a", Open())
+
+
+def test_a_procedure_of_your_own_is_asked_for(tmp_path):
+    own = dataclasses.replace(kvib.pivotal, name="mine")
+    begin(tmp_path / "a", procedure=own).close()
+    with pytest.raises(ValueError, match=r"'mine' is not one of kvib's procedures; give it"):
+        journalled(tmp_path / "a", Own())
+    journalled(tmp_path / "a", Own(), procedure=own).close()
 
 
 def test_a_state_of_another_form_where_rounds_are_gone(tmp_path):

@@ -218,7 +218,7 @@ def cut(rng: random.Random, files: Files) -> Files:
 
 
 def edit(rng: random.Random, files: Files) -> Files:
-    """A row of some table, through SQL, as somebody might who wants to put things right."""
+    """A row of some table, through SQL, as a user might who wants to put things right."""
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder) / "edited", files)
         db = sqlite3.connect(path, isolation_level=None)

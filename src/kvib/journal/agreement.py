@@ -42,7 +42,7 @@ def check(path: Path, about: Options, given: Options, usual: Options) -> None:
     A call agrees if it means the same or is worded the same. The two differ where a default has
     changed in between; the journal goes on with the values that it was begun with.
     """
-    added = about.get("usual", usual)  # version 1 did not tell what was added
+    added = about.get("usual", usual)  # version 1 did not keep them apart
     compared = {name: value for name, value in usual.items() if name not in added} | dict(given)
     now = _meaning(compared)
     unsaid = _meaning({})  # an option that is younger than the file
@@ -64,7 +64,7 @@ def _same_words(about: Options, name: str, now: Any, value: Any) -> bool:
     words = _words(now, value)
     if "given" in about:
         return bool({**about["usual"], **about["given"]}.get(name) == words)
-    then = about["begun"].get(name)  # version 1 told the meaning only
+    then = about["begun"].get(name)  # version 1 kept the meaning only
     if not (_is_configuration(then) and _is_configuration(words)):
         return False
     return bool(then["name"] == words["name"] and words["fields"].items() <= then["fields"].items())
@@ -111,7 +111,7 @@ def _words(plain: Any, value: Any) -> Any:
 
 
 def _defaults(value: Any) -> dict[str, Any]:
-    """Of the fields of a configuration."""
+    """The default values of the fields of a configuration."""
     if not is_dataclass(value):
         return {}
     return {f.name: _plain(f.default) for f in fields(value) if f.default is not MISSING}

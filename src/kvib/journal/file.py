@@ -185,22 +185,31 @@ class JournalFile:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction, unless somebody else wrote since the last one."""
+        """A transaction, refused where another process wrote since the last one."""
         with self._transaction():
             if self._tip() != self.tip:
-                raise BlockingIOError(
-                    f"{self.path} was written by another process; let only one have it open"
-                )
+                raise self._not_alone()
             yield
+
+    def _not_alone(self) -> BlockingIOError:
+        return BlockingIOError(
+            f"{self.path} was written by another process; let only one have it open"
+        )
 
     def append(self, kind: str, round: int | None, record: Record, row: Row | None) -> None:
         """The next event, and the row that it adds to its round."""
-        with self.writing():
+        with self._transaction():
             self.put(kind, round, record, row)
 
     def put(self, kind: str, round: int | None, record: Record, row: Row | None) -> None:
         """The same, inside a transaction."""
-        self.tip = self.tip.after(row)
+        before, self.tip = self.tip, self.tip.after(row)
+        moved = self._db.execute(
+            "UPDATE tip SET last = ?, rounds = ?, heard = ?, crc = ? WHERE only = 1 AND last = ?",
+            (*self.tip, row_seal(self.tip), before.last),
+        )
+        if moved.rowcount != 1:
+            raise self._not_alone()
         payload, number = encode(record), self.tip.last
         self._db.execute(
             "INSERT INTO event VALUES (?, ?, ?, ?, ?)",
@@ -208,15 +217,11 @@ class JournalFile:
         )
         if row is not None:
             self._insert(row._replace(event=number))
-        self._db.execute("REPLACE INTO tip VALUES (1, ?, ?, ?, ?)", (*self.tip, row_seal(self.tip)))
 
     def _insert(self, row: Row) -> None:
         marks = ", ".join("?" * (len(row) + 1))
         table = TABLES[type(row)]
         self._db.execute(f"INSERT INTO {table} VALUES ({marks})", (*row, row_seal(row)))
-
-    def _set(self, tip: Tip) -> None:
-        self._db.execute("REPLACE INTO tip VALUES (1, ?, ?, ?, ?)", (*tip, row_seal(tip)))
 
     def _upgrade(self) -> None:
         """Make this a file of this version, as a whole or not at all."""
@@ -227,7 +232,9 @@ class JournalFile:
             for row in chain.from_iterable(rounds):
                 if row is not None:
                     self._insert(row)
-            self._set(self.tip)
+            self._db.execute(
+                "INSERT INTO tip VALUES (1, ?, ?, ?, ?)", (*self.tip, row_seal(self.tip))
+            )
             self._say(self.about | {"version": VERSION})
             self._db.execute(f"PRAGMA user_version = {VERSION}")
         for name in (self.path, *(Path(f"{self.path}{end}") for end in ("-wal", "-shm", ".lock"))):

@@ -76,7 +76,7 @@ class Upgrade(NamedTuple):
     """Another version of kvib, or of the user's policy, that went on with a journal."""
 
     version: str
-    """Of kvib."""
+    """The version of kvib that took over."""
     round: int | None
     """The first recorded round that it would have drawn differently; None: there is none."""
     relearned: bool

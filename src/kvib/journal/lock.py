@@ -1,4 +1,4 @@
-"""Only one writer of a journal; whoever dies lets go."""
+"""One writer of a journal at a time. The lock goes with the process that holds it."""
 
 import os
 import sqlite3
@@ -101,7 +101,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def held(path: Path) -> bool:
-    """Whether somebody has the right to write a journal, as far as this system tells."""
+    """Whether a process has the right to write a journal, as far as this system can say."""
     if not _belong_to_files():
         return False
     try:

@@ -16,6 +16,7 @@ from kvib.journal.file import JournalFile, create
 from kvib.journal.lock import Lock
 from kvib.journal.relearning import at_the_beginning
 from kvib.journal.sampler import Journalled
+from kvib.names import PROCEDURES
 from kvib.policies import Policy
 from kvib.population import listed
 from kvib.procedures import Procedure
@@ -164,6 +165,8 @@ def _snapshot(
     try:
         sampler = saving.restored(Journalled, about, arrays, policy, procedure)
     except ValueError as error:
+        if procedure is None and about["procedure"] not in PROCEDURES:
+            raise
         if file.about["removed"]:
             raise ValueError(
                 f"{file.path}: {error}. Rounds that it could be learned from again were removed"

@@ -26,11 +26,14 @@ def at_the_beginning(
         arrays: of the snapshot.
         weights: λ at the beginning.
         policy: needed if it is the user's own.
-        procedure: likewise.
+        procedure: needed if it is the user's own.
     """
     cost, keys = arrays.get("cost.each"), arrays.get("population.keys")
     if cost is not None and about["population"]["changed"]:
-        raise ValueError("costs at the beginning are not known, since clients came or returned")
+        raise ValueError(
+            "the policy's state is of another version, and it cannot be learned again, since "
+            "clients with costs came or returned; open it with the version that wrote it"
+        )
     sampler = Journalled(
         storage.restore_policy(about["policy"], policy),
         weights,

@@ -46,7 +46,7 @@ class Frame(NamedTuple):
 def broken(wal: Path) -> bool:
     """Whether transactions of a log are lost to damage.
 
-    Somebody may be writing, so that one look sees several moments; what two looks agree on is true.
+    While another process writes, one look sees several moments. What two looks agree on is true.
     """
     first = _break(wal)
     return first is not None and first == _break(wal)
@@ -93,8 +93,9 @@ def _sums(words: Words, before: Words) -> Words:
 
 @cache
 def _factors(count: int) -> tuple[Words, Words]:
-    """What (a, b) before, [2, 2], and each of so many words, [count, 2], are multiplied by."""
-    step = np.array([[1, 1], [1, 2]], np.uint32)  # of a pair: the words too, as one and as none
+    """Factors of (a, b) before, [2, 2], and of each of the words, [count, 2], in (a, b) after."""
+    # A pair x, y takes (a, b) to (a, b) @ step + x·(1, 1) + y·(0, 1).
+    step = np.array([[1, 1], [1, 2]], np.uint32)
     each, after = np.empty((count, 2), np.uint32), np.eye(2, dtype=np.uint32)
     for k in range(count - 2, -1, -2):
         each[k], each[k + 1] = after.sum(axis=0, dtype=np.uint32), after[1]
