@@ -315,6 +315,49 @@ def test_what_is_missing_or_too_many(tmp_path, kind):
                 kvib.Sampler.load(path)
 
 
+def works(sampler):
+    """Rounds whose probabilities are some: positive, up to the cap, with the budget for a sum."""
+    N, rng = len(sampler), np.random.default_rng(0)
+    assert sampler.weights.sum() == pytest.approx(1)
+    known = {"norms": np.ones(N)} if sampler.policy.needs_norms else {}
+    known |= {} if sampler._reach.always else {"available": np.arange(N)}
+    for _ in range(3):
+        p, price = sampler.probabilities(**known), sampler._prices.of(np.arange(N))
+        here = np.setdiff1d(np.arange(N), sampler.resting.ids)
+        assert (p[here] > 0).all()
+        assert p.max() <= sampler.procedure.cap * (1 + 1e-9)
+        assert p @ price == pytest.approx(min(sampler._requested(), price[here].sum()))
+        cohort = sampler.draw(**known)
+        if sampler.remembered is None and sampler.sketches.size == 0:
+            sampler.update(cohort, rng.lognormal(size=len(cohort)))
+        else:
+            sampler.step(cohort, rng.normal(size=(len(cohort), 5)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_in_any_array_is_refused_or_harmless(kind):
+    header, arrays = opened(KINDS[kind]())
+    refused = 0
+    for name in set(arrays) - {"population.keys"}:
+        whole, first = arrays[name], (0,) * arrays[name].ndim
+        cases = [(NAN, ...), (-1, ...), (0.5, ...), (1e300, ...)]
+        cases += [(INF, first), (0, first), (7, first)] if whole.size else []
+        for value, at in cases:
+            with np.errstate(invalid="ignore"):
+                other = changed(whole, np.asarray(value).astype(whole.dtype), at)
+            if other.tobytes() == whole.tobytes():
+                continue
+            try:
+                sealed = storage.headed("sampler", header, {**arrays, name: other})
+                sampler = kvib.Sampler.unpacked(sealed)
+            except ValueError:
+                refused += 1
+            else:
+                works(sampler)
+    assert refused > 40
+
+
 def test_every_field_of_a_policy_has_its_range():
     """A field without one could say anything."""
     setting = kvib.policies.Setting(np.full(N, 1 / N), 2.0, 1.0, np.zeros((N, 1)))

@@ -55,6 +55,8 @@ def or_unknown(allowed: Range) -> Range:
 FINITE = Range()
 NOT_NEGATIVE = Range("at least 0", low=0.0)
 POSITIVE = Range("positive", low=_SMALLEST)
+ORDINARY = Range("of ordinary size", low=-1e18, high=1e18)
+"""Numbers whose squares and products are numbers too."""
 COUNT = Range("whole and at least 0", low=0.0, whole=True)
 
 

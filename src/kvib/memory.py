@@ -12,12 +12,15 @@ import numpy as np
 
 from kvib import intact
 from kvib.cohort import Arrays, FloatArray, IntArray
-from kvib.intact import CLOSE, COUNT, FINITE, Range
+from kvib.intact import CLOSE, COUNT, Range
 from kvib.rows import Rows, copied, double, doubled, is_numpy, single, to_numpy, zeros
 from kvib.rows import like as like_of
 
 BLOCK = 2**22
 """Numbers that are recalled at once where many clients are summed up."""
+
+ENTRIES = Range("entries of updates", -1e100, 1e100)
+"""No update has larger ones, and squares of these are numbers."""
 
 
 def _nothing(like: Rows) -> Any:
@@ -77,7 +80,7 @@ class Memory(Protocol):
         """The store that packed these arrays, in NumPy; an error where none can have done so."""
 
 
-def _member(arrays: Arrays, name: str, shape: tuple[int, ...], allowed: Range = FINITE) -> None:
+def _member(arrays: Arrays, name: str, shape: tuple[int, ...], allowed: Range = ENTRIES) -> None:
     """Refuse an array of another shape, or with other numbers."""
     intact.shaped(f"estimator.memory.{name}", arrays[name], shape, "iu" if allowed.whole else "f")
     intact.within(f"estimator.memory.{name}", arrays[name], allowed)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvib import intact
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, Range, demand
+from kvib.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, ORDINARY, POSITIVE, Range, demand
 from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Forecasts, Policy, Setting
 from kvib.procedures import pivotal
 
@@ -114,8 +114,9 @@ class Forecast(Policy[ForecastState]):
     )
 
     ranges: ClassVar = {
-        **dict.fromkeys(("log_score", "log_weight", "features", "offset", "slope"), FINITE),
-        **dict.fromkeys(("slope_covariance", "returns", "middle", "level"), FINITE),
+        **dict.fromkeys(("log_score", "level"), FINITE),
+        **dict.fromkeys(("log_weight", "features", "offset", "slope"), ORDINARY),
+        **dict.fromkeys(("slope_covariance", "returns", "middle"), ORDINARY),
         **dict.fromkeys(("precision", "seen", "drift", "narrow"), NOT_NEGATIVE),
         **dict.fromkeys(("step", "noise", "spread"), POSITIVE),
         "fitted": COUNT,
@@ -175,6 +176,7 @@ class Forecast(Policy[ForecastState]):
         shapes = {"slope": (known,), "slope_covariance": (known, known), "returns": (5,)}
         for name, shape in shapes.items():
             intact.shaped(f"state.{name}", getattr(state, name), shape)
+        demand((state.features[0] == 1).all(), "state.features does not begin with 1")
         covariance, (n, gap, gap2, *_) = state.slope_covariance, state.returns
         least, *_, most = np.linalg.eigvalsh(covariance)
         demand(least > -CLOSE * most, "state.slope_covariance has a negative variance")

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from kvib import intact
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.intact import CLOSE, POSITIVE, Range, demand, or_unknown
 from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
@@ -114,15 +115,17 @@ class OSMD(Policy[OSMDState]):
         return mixture
 
     def check(self, state: OSMDState, clients: int, round: int) -> None:
-        """Every expert must have its trust, and a budget that its clients can provide."""
+        """Every expert must have its trust, and spend the budget."""
         demand(
             state.experts.shape == (len(state.log_trust), clients),
             f"state.experts is of shape {state.experts.shape}, and state.log_trust of "
             f"{len(state.log_trust)} experts",
         )
         super().check(state, clients, round)
-        most = state.cap * clients * (1 + CLOSE)
-        demand(state.budget <= most, f"state.budget is {state.budget} of {clients} clients")
+        intact.close("state.log_trust", float(np.exp(state.log_trust).sum()), 1.0)
+        for expert in state.experts:
+            intact.close("state.budget", state.budget, float(expert.sum()))
+        demand(state.experts.max() <= state.cap * (1 + CLOSE), "state.experts exceeds state.cap")
 
     def observe(self, state: OSMDState, cohort: Cohort, feedback: FloatArray) -> OSMDState:
         """One step of every expert, then of the trust in them."""

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.intact import NOT_NEGATIVE, POSITIVE, or_unknown
+from kvib.intact import NOT_NEGATIVE, POSITIVE, demand, or_unknown
 from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 
@@ -81,6 +81,12 @@ class Regularised(Policy[RegularisedState]):
         if np.isnan(state.gamma):
             return np.ones(len(ids))
         return np.sqrt(1 + state.cost[ids] / state.gamma)
+
+    def check(self, state: RegularisedState, clients: int, round: int) -> None:
+        """Who was seen to be large tells γ."""
+        super().check(state, clients, round)
+        known = not np.isnan(state.gamma)
+        demand(known or not state.cost.any(), "state.gamma is not known, and state.cost is")
 
     def observe(
         self, state: RegularisedState, cohort: Cohort, feedback: FloatArray
