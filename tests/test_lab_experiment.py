@@ -204,10 +204,69 @@ def test_what_decides_a_run(tmp_path):
         "evaluate_every=2",
         "train_loss_every=1",
         "exact_every=1",
+        "response=0.7",
+        "availability={first = 0.5, last = 1.0, by = 'size'}",
+        "cool_down=2",
     ):
         assert config(change) != base, change
-    for other in ('policy = "BySize"', 'policy = "Uniform"\nestimator = "self_normalised"'):
+    for other in (
+        'policy = "BySize"',
+        'policy = "Uniform"\nestimator = "self_normalised"',
+        'policy = "Uniform"\nresponse = "ignored"',
+    ):
         assert config(text=tiny.TEXT.replace('policy = "Uniform"', other)) != base
+
+
+# Stragglers
+
+
+def test_what_an_experiment_without_stragglers_is_has_not_changed(tmp_path):
+    """Run folders of earlier versions say nothing of them, and are still taken."""
+    config = next(tiny.experiment(tmp_path).runs()).config()
+    assert not {"response", "availability", "cool_down"} & {*config, *config["sampler"]}
+
+
+SIZES = np.array([30, 10, 20, 50, 40])
+
+
+def straggling(folder, line="", *changes):
+    """The second sampler of a file with stragglers, which knows of them what `line` says."""
+    *_, run = tiny.experiment(folder, *changes, text=tiny.TEXT + line).runs()
+    return run
+
+
+def test_rates_client_by_client(tmp_path):
+    run = straggling(
+        tmp_path, "", "response={first = 1.0, last = 0.4, by = 'size'}", "availability=0.8"
+    )
+    rates = run.rates(SIZES)
+    assert rates["response"] == pytest.approx([0.7, 1.0, 0.85, 0.4, 0.55])
+    assert rates["availability"] == 0.8
+    mixed = [straggling(tmp_path, "", "response={first = 1, last = 0.4, by = 'random'}")] * 2
+    first, again = (run.rates(SIZES)["response"] for run in mixed)
+    assert first.tolist() == again.tolist() != sorted(first)
+    assert sorted(first) == pytest.approx([0.4, 0.55, 0.7, 0.85, 1.0])
+
+
+@pytest.mark.parametrize("key", ["response", "availability"])
+def test_what_a_sampler_knows_of_stragglers(tmp_path, key):
+    change = f"{key}={{first = 1.0, last = 0.4, by = 'size'}}"
+    truth, ids = straggling(tmp_path, "", change).rates(SIZES)[key], np.arange(5)
+
+    def known(line):
+        sampler = straggling(tmp_path, line, change).sampler_of(np.ones(5), SIZES)
+        return getattr(sampler.reach, {"response": "answering", "availability": "available"}[key])
+
+    assert known("")(ids).tolist() == truth.tolist()
+    assert known(f'{key} = "known"')(ids).tolist() == truth.tolist()
+    assert known(f'{key} = "ignored"')(ids).tolist() == [1] * 5
+    learning = straggling(tmp_path, f'{key} = "estimated"', change)
+    assert learning.sampler_of(np.ones(5), SIZES).reach.guarantee == "consistent"
+
+
+def test_clients_that_wait(tmp_path):
+    sampler = straggling(tmp_path, "", "cool_down=3").sampler_of(np.ones(40), np.arange(40))
+    assert sampler.resting.rounds == 3
 
 
 # Mistakes
@@ -319,6 +378,22 @@ MISTAKES = {
     "bad type of a server's option": (
         "server.options.learning_rate=fast",
         "server.options.learning_rate must be of type float, not 'fast'",
+    ),
+    "no probability": ("response=1.5", "response = 1.5 is not a probability above 0"),
+    "a client that never answers": (
+        "response={first = 0.0, last = 1, by = 'size'}",
+        "response.first = 0.0 is not a probability above 0 and at most 1",
+    ),
+    "an order that there is not": (
+        "availability={first = 0.5, last = 1, by = 'sise'}",
+        r"availability.by: 'sise' is not one of size, random; did you mean size\?",
+    ),
+    "no order": ("response={first = 0.5, last = 1}", "response.by is missing"),
+    "a word for a probability": ("response=often", "response must be of type float, not 'often'"),
+    "clients that wait for less than nothing": ("cool_down=-1", "cool_down=-1 is not a number of"),
+    "unknown knowledge": (
+        'samplers=[{label = "a", policy = "Uniform", response = "knwon"}]',
+        r"response: 'knwon' is not one of known, estimated, ignored; did you mean known\?",
     ),
     "change without a value": ("rounds", "--set rounds: write it as key=value"),
     "change inside a number": ("rounds.x=5", "--set rounds.x=5: rounds has no keys of its own"),

@@ -1,5 +1,6 @@
 """The page and the figures are functions of the result files."""
 
+import itertools
 import json
 import re
 import shutil
@@ -22,6 +23,7 @@ from kvib.lab import (  # noqa: E402
     plots,
     rates,
     seeds,
+    stragglers,
     summary,
     tables,
     toy,
@@ -87,6 +89,69 @@ def test_every_figure_that_has_results_is_drawn(tmp_path):
         assert path.stat().st_size > 5000
 
 
+# Stragglers
+
+
+def test_the_page_of_stragglers_is_that_of_the_committed_results():
+    assert stragglers.page(RESULTS) == (ROOT / "docs/stragglers.md").read_text(encoding="utf-8")
+
+
+def straggled(folder, ends):
+    """Results in which training ends at ends(setting, policy, way) of what all clients reach."""
+    ways = {"": "unbiased", ", estimated": "estimated", ", average": "average"}
+    for name in ("stragglers-none", *stragglers.SETTINGS):
+        given = read(ROOT / f"experiments/{name}.toml")
+        table = plausible(given).with_columns(train_loss=pl.lit(1.0, pl.Float32))
+        for policy, (suffix, way) in itertools.product(stragglers.POLICIES, ways.items()):
+            at = pl.col("label") == policy + suffix
+            loss = ends(name, policy, way) + 0.001 * pl.col("seed")
+            table = table.with_columns(
+                pl.when(at).then(loss).otherwise("train_loss").alias("train_loss"),
+                pl.when(at & (way == "average")).then(None).otherwise("bias").alias("bias"),
+            )
+        made(folder, given, table)
+    return folder
+
+
+def answers(folder):
+    return [claim.finding(folder).verdict for claim in stragglers.CLAIMS]
+
+
+def test_verdicts_on_stragglers_follow_the_numbers(tmp_path):
+    shift = {"stragglers": 0.0, "stragglers-large": -0.1, "stragglers-small": 0.1}
+    biased = straggled(
+        tmp_path / "biased", lambda name, _, way: 1 + (way == "average") * shift.get(name, 0)
+    )
+    everyone = "uniform and K-Vib and by size and Forecast"
+    assert answers(biased)[:4] == [
+        f"with {everyone}",
+        "no",
+        "lower in 4 of 12, higher in 4",
+        f"at most 3% with {everyone}",
+    ]
+    noisy = straggled(
+        tmp_path / "noisy",
+        lambda name, policy, way: 2.0 if policy == "uniform" and way != "average" else 1.0,
+    )
+    assert answers(noisy)[:3] == [
+        "with K-Vib and by size and Forecast",
+        f"with {everyone}",
+        "lower in 3 of 12, higher in 0",
+    ]
+
+
+def test_the_page_of_stragglers_without_results(tmp_path):
+    text = stragglers.page(tmp_path)
+    assert text.count("No results yet of `experiments/stragglers") == 3
+    assert text.count("| open |") == len(stragglers.CLAIMS)
+    given = read(ROOT / "experiments/stragglers.toml")
+    made(tmp_path, given, plausible(given).filter(pl.col("label") != "K-Vib"))
+    part = stragglers.page(tmp_path)
+    assert part.count("No results yet of `experiments/stragglers") == 2
+    assert "| unbiased, rates known | Forecast | 70% |" in part
+    assert "| unbiased, rates known | K-Vib |" not in part
+
+
 # All figures and all claims, from results made here
 
 
@@ -124,7 +189,8 @@ def plausible(given, best=0.9):
                 pl.lit(run.learning_rate).alias("learning_rate"),
                 pl.lit(run.seed).alias("seed"),
                 "round",
-                *(pl.Series(name, falling) for name in ("regret", "variance")),
+                *(pl.Series(name, falling) for name in ("regret", "variance", "bias")),
+                *(pl.lit(n).alias(name) for name, n in (("clients", 10), ("answered", 7))),
                 *(pl.Series(name, 1 + falling) for name in ("loss", "train_loss")),
                 pl.Series("accuracy", (best * (1 - fall**own)).astype(np.float32)),
             )
@@ -532,6 +598,9 @@ def test_titles_carry_the_number_of_seeds(everything, name):
         return
     if name in ("beyond-procedures", "beyond-femnist"):
         assert title.endswith("\none seed")
+        return
+    if name == "stragglers":
+        assert "mean of 5 seeds, interval of 95 %" in title
         return
     [need] = drawing.needs
     given = read(ROOT / f"experiments/{need}.toml")

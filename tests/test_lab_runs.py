@@ -692,6 +692,51 @@ def test_names_with_a_dot(played, tmp_path):
     assert len(load(tmp_path / "lr-0.1").table) == 20
 
 
+STRAGGLERS = """
+[[samplers]]
+label = "learning"
+policy = "Forecast"
+procedure = "independent"
+response = "estimated"
+availability = "ignored"
+
+[[samplers]]
+label = "average"
+policy = "Uniform"
+response = "ignored"
+availability = "ignored"
+estimator = "self_normalised"
+"""
+
+
+def test_an_experiment_with_stragglers(tmp_path):
+    """Stopped and continued it is the same; who ignores silence on purpose is not warned."""
+    given = tiny.experiment(
+        tmp_path,
+        "response={first = 0.2, last = 0.6, by = 'size'}",
+        "availability=0.7",
+        "cool_down=2",
+        "rounds=6",
+        "budgets=[20]",
+        "seeds=[0]",
+        text=tiny.TEXT + STRAGGLERS,
+    )
+    runs = list(given.runs())
+    play_all(runs, tmp_path / "straight", ONE)
+    for run in runs:
+        for _ in range(given.rounds):
+            play(run, tmp_path / "stopped" / "tiny", ONE, deadline=time.monotonic())
+    straight = rounds_of(tmp_path / "straight", runs)
+    same(straight, rounds_of(tmp_path / "stopped", runs))
+    for frame in straight.values():
+        assert (frame["answered"] < frame["clients"]).all()
+        assert (frame["clients"] <= frame["available"]).all()
+        assert (frame["available"] < 100).all()
+    collected = collect(given, runs, tmp_path / "straight", tmp_path / "results" / "tiny").table
+    known = collected.filter(pl.col("bias").is_not_null())["label"].unique().to_list()
+    assert sorted(known) == ["K-Vib", "learning", "uniform"]
+
+
 def test_seeds_of_any_size(tmp_path):
     given = tiny.experiment(tmp_path, "seeds=[0, 3000000000]", "rounds=2")
     runs = list(given.runs())

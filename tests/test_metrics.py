@@ -1,5 +1,6 @@
 """Measures and bounds."""
 
+import itertools
 import math
 
 import numpy as np
@@ -413,3 +414,150 @@ def test_what_is_missing_is_said():
         metrics.variance([0.5, 0.5], procedure=kvib.pivotal, gram=np.eye(2))
     with pytest.raises(ValueError, match="one row per round"):
         metrics.dynamic_regret([0.5], [1], 1)
+
+
+# Stragglers
+
+
+Q, AWAY = np.array([0.5, 0.9, 0.3, 0.7]), np.array([0.8, 0.4, 1.0, 0.6])
+UPDATES = np.random.default_rng(8).normal(size=(4, 3)) * np.array([[1.0], [3.0], [0.5], [2.0]])
+"""λg of four clients."""
+CLOSED = (kvib.independent, kvib.with_replacement, kvib.conditional_poisson)
+
+
+def coins(rates):
+    """(probability, heads) of every toss of these coins."""
+    for heads in itertools.product((False, True), repeat=len(rates)):
+        came = np.array(heads, dtype=bool)
+        yield float(np.prod(np.where(came, rates, 1 - rates))), came
+
+
+def counts(expected, procedure):
+    """(probability, counts) of every draw."""
+    for probability, n in outcomes(lambda rng: procedure.draw(expected, rng)):
+        yield probability, np.asarray(n)
+
+
+def second_moment(estimates, full):
+    """E‖d − D‖² of (probability, d), whose mean must be D."""
+    chance, d = np.array([p for p, _ in estimates]), np.array([d for _, d in estimates])
+    assert chance.sum() == pytest.approx(1, abs=1e-12)
+    assert chance @ d == pytest.approx(full, abs=1e-10)
+    return chance @ ((d - full) ** 2).sum(axis=1)
+
+
+def heard(expected, procedure, updates, response):
+    """(probability, Σ n·λg/(q·e) of those who answered) of every draw and every silence."""
+    for chance, n in counts(expected, procedure):
+        for silence, came in coins(response):
+            yield chance * silence, (n * came / (response * expected)) @ updates
+
+
+@pytest.mark.parametrize("expected", [[0.25, 0.75, 1.0, 0.5], [0.4, 0.4, 0.4, 0.4]])
+@pytest.mark.parametrize("procedure", [*CLOSED, kvib.without_replacement, kvib.pivotal], ids=repr)
+def test_variance_with_silence_over_every_outcome(procedure, expected):
+    """Draws times silences; the size of the second design is not a whole number."""
+    e = np.array(expected)
+    if procedure is kvib.without_replacement and np.ptp(e) > 0:
+        e = np.full(4, 0.5)
+    estimates = list(heard(e, procedure, UPDATES, Q))
+    wanted = second_moment(estimates, UPDATES.sum(axis=0))
+    gram, rng = UPDATES @ UPDATES.T, np.random.default_rng(0)
+    for given in ({"gram": gram}, {"total": gram.sum(), "feedback": np.sqrt(np.diag(gram))}):
+        if "gram" not in given and procedure in (kvib.conditional_poisson, kvib.pivotal):
+            continue
+        found = metrics.variance(e, procedure=procedure, response=Q, rng=rng, **given)
+        assert found.value == pytest.approx(wanted, abs=1e-10 + 5.5 * found.error)
+        assert (found.error > 0) == (procedure is kvib.pivotal)
+
+
+@pytest.mark.parametrize("procedure", [*CLOSED, kvib.pivotal], ids=repr)
+def test_variance_with_silence_and_absence_over_every_outcome(procedure):
+    """Clients at hand times draws times silences: the mean of what is measured, given who is there,
+    and what absence adds, is the variance."""
+    estimates, measured, error = [], 0.0, 0.0
+    for chance, there in coins(AWAY):
+        at = np.flatnonzero(there)
+        if not len(at):
+            estimates.append((chance, np.zeros(3)))
+            continue
+        present = UPDATES[at] / AWAY[at, None]
+        e = kvib.waterfill(np.linalg.norm(present, axis=1), min(2, len(at)))
+        estimates += [(chance * p, d) for p, d in heard(e, procedure, present, Q[at])]
+        found = metrics.variance(
+            e,
+            procedure=procedure,
+            gram=present @ present.T,
+            response=Q[at],
+            rng=np.random.default_rng(1),
+        )
+        measured, error = measured + chance * found.value, error + (chance * found.error) ** 2
+    wanted = second_moment(estimates, UPDATES.sum(axis=0))
+    measured += metrics.absence(np.linalg.norm(UPDATES, axis=1), AWAY)
+    assert measured == pytest.approx(wanted, abs=1e-10 + 5.5 * math.sqrt(error))
+
+
+def test_absence_of_coins_that_nobody_waits_for():
+    """Where everybody is drawn with the same p whoever is there, it is all one probability."""
+    pi, p = np.linalg.norm(UPDATES, axis=1), np.array([0.25, 0.75, 1.0, 0.5])
+    given = [
+        (chance, metrics.variance(p[there], (pi / AWAY)[there], response=Q[there]).value)
+        for chance, there in coins(AWAY)
+        if there.any()
+    ]
+    mean = sum(chance * value for chance, value in given) + metrics.absence(pi, AWAY)
+    assert mean == pytest.approx(metrics.variance(p, pi, response=AWAY * Q).value, abs=1e-10)
+    cost = sum(
+        chance * metrics.cost(p[there], (pi / AWAY)[there], Q[there])
+        for chance, there in coins(AWAY)
+    )
+    assert cost == pytest.approx((pi**2 / (AWAY * Q * p)).sum())  # the paper's objective
+
+
+def test_the_regret_of_the_appendix_on_stragglers():
+    feedback, _ = convergent_feedback(4, 30, seed=3)
+    rng, K = np.random.default_rng(2), 2
+    p = np.array([kvib.waterfill(rng.lognormal(0, 1, 4), K) for _ in feedback])
+    best = np.array([kvib.waterfill(pi / np.sqrt(Q), K) for pi in feedback])
+    by_hand = (feedback**2 / (Q * p)).sum() - (feedback**2 / (Q * best)).sum()
+    assert metrics.dynamic_regret(p, feedback, K, Q) == pytest.approx(by_hand)
+    every_round = np.broadcast_to(Q, feedback.shape)
+    assert metrics.dynamic_regret(p, feedback, K, every_round) == pytest.approx(by_hand)
+    fixed = kvib.waterfill(np.sqrt((feedback**2).sum(axis=0) / Q), K)
+    assert metrics.best_fixed(feedback, K, Q) == pytest.approx(fixed)
+    static = (feedback**2 / (Q * p)).sum() - (feedback**2 / (Q * fixed)).sum()
+    assert metrics.static_regret(p, feedback, K, Q) == pytest.approx(static)
+    assert metrics.hindsight_gap(feedback, K, Q) == pytest.approx(by_hand - static)
+    assert metrics.dynamic_regret(p, feedback, K, 0.5) == pytest.approx(
+        2 * metrics.dynamic_regret(p, feedback, K)
+    )
+
+
+def test_best_probabilities_where_clients_are_silent_or_dear():
+    rng, K = np.random.default_rng(9), 5
+    pi, q, price = rng.lognormal(0, 2, 20), rng.uniform(0.1, 1, 20), rng.uniform(0.2, 3, 20)
+    for c in (None, price):
+        best = metrics.optimal_probabilities(pi, K, q, c)
+        spent = best.sum() if c is None else c @ best
+        assert spent == pytest.approx(K)
+        assert metrics.cost(best, pi, q) == pytest.approx(metrics.optimal_cost(pi, K, q, c))
+        assert metrics.quality(best, pi, K, q, c) == pytest.approx(0, abs=1e-9)
+        for _ in range(200):
+            p = kvib.waterfill(pi * rng.lognormal(0, 0.5, 20), K, cost=c)
+            assert metrics.cost(p, pi, q) >= metrics.optimal_cost(pi, K, q, c) * (1 - 1e-12)
+            assert metrics.quality(p, pi, K, q, c) > 0
+        assert 0 < metrics.optimal_factor(pi, K, q, c) < 1
+    left_over = metrics.optimal_probabilities([0, 0, 3, 4], 3, price=[1, 1, 1, 1.5])
+    assert left_over.tolist() == [0.25, 0.25, 1, 1]
+
+
+def test_response_that_is_no_probability():
+    for wrong in (0.0, 1.1, -0.5, math.nan):
+        with pytest.raises(ValueError, match="response must be above 0 and at most 1"):
+            metrics.variance([0.5, 0.5], [1, 1], response=wrong)
+        with pytest.raises(ValueError, match="response must be above 0 and at most 1"):
+            metrics.cost([0.5, 0.5], [1, 1], wrong)
+    with pytest.raises(ValueError, match=r"response has shape \(3,\) for 2 clients"):
+        metrics.variance([0.5, 0.5], [1, 1], response=[1, 1, 1])
+    with pytest.raises(ValueError, match="availability must be above 0"):
+        metrics.absence([1, 1], [0.5, 0])

@@ -54,7 +54,22 @@ def test_the_recommended_combination_is_the_recommended_one(tmp_path):
     assert "guard, sketch differ" in other.stderr
 
 
+def test_stragglers(tmp_path):
+    words = ("--response", "0.5", "--availability", "0.6", "--cool-down", "1", "--exact-every", "1")
+    done = simulate(tmp_path, "--rounds", "4", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    kept = records.read(tmp_path / "run")
+    assert sum(r.answered for r in kept) < sum(r.clients for r in kept)
+    assert all(r.available < 100 for r in kept)
+    assert all(np.isfinite([r.variance, r.cost, r.bias]).all() for r in kept)
+    other = simulate(tmp_path, "--rounds", "4", "--response", "0.5")
+    assert "true availability" in " ".join(other.stderr.split())
+
+
 REFUSED = {
+    "no probability": (("--response", "1.5"), "response must be probabilities from .* to 1"),
+    "never there": (("--availability", "0"), "availability must be probabilities from .* to 1"),
+    "waiting": (("--cool-down", "-1"), "cool_down=-1 is not a number of rounds"),
     "no rounds": (("--rounds", "0"), "--rounds 0: give at least 1"),
     "rounds below none": (("--rounds", "-3"), "--rounds -3: give at least 1"),
     "exact metrics": (("--exact-every", "-1"), "--exact-every -1: give at least 0"),

@@ -1,12 +1,15 @@
 """A run that was stopped, interrupted or killed ends as if nothing had happened."""
 
+import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ from kvib.sim import (
 
 LOCAL = LocalSGD(0.1, batch_size=8)
 N, ROUNDS = 12, 8
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def small_task(seed=0):
@@ -92,9 +96,26 @@ RUNS = {
     },
     "oracle": {"policy": kvib.Optimal()},
     "OSMD": {"policy": kvib.OSMD()},
+    "silent": {"given": {"response": 0.6}},
+    "away, silent, pivotal": {
+        "procedure": kvib.pivotal,
+        "given": {"response": np.linspace(0.4, 1, N), "availability": np.linspace(1, 0.3, N)},
+    },
+    "silent and learned": {
+        "policy": kvib.Forecast(),
+        "given": {"response": kvib.EstimatedRate(), "availability": kvib.EstimatedRate()},
+        "response": 0.6,
+        "availability": 0.7,
+    },
+    "silent and ignored": {"response": 0.6, "coefficients": kvib.self_normalised},
+    "silent, waiting, remembered": {
+        "given": {"response": 0.6, "cool_down": 1, "estimator": kvib.Difference()},
+    },
+    "more are asked": {"given": {"response": 0.6, "over_select": True}},
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*did not answer")
 @pytest.mark.parametrize("run", RUNS)
 def test_interrupted_after_any_round(tmp_path, run):
     straight = new(**RUNS[run])
@@ -112,7 +133,7 @@ def test_interrupted_after_any_round(tmp_path, run):
         assert outcome(second) == wanted
 
 
-@pytest.mark.parametrize("run", ["linear", "torch, pivotal, momentum", "Yogi"])
+@pytest.mark.parametrize("run", ["linear", "torch, pivotal, momentum", "Yogi", "silent"])
 def test_stopped_after_some_time_again_and_again(tmp_path, run):
     straight = new(**RUNS[run])
     list(straight.run(rounds=ROUNDS))
@@ -172,6 +193,8 @@ OTHERS = {
     "variables": {"given": {"variables": np.ones((N, 1))}},
     "response": {"given": {"response": 0.9}},
     "availability": {"given": {"availability": kvib.EstimatedRate()}},
+    "true response": {"response": 0.9},
+    "true availability": {"availability": 0.9},
 }
 
 
@@ -184,6 +207,25 @@ def test_checkpoints_of_another_run(tmp_path, differs):
     with pytest.raises(ValueError, match=f"is of another run: .*({said}).* differ; use another"):
         list(other.run(rounds=3, folder=tmp_path))
     assert outcome(other) == before
+
+
+def test_a_run_with_stragglers_is_not_one_without(tmp_path):
+    list(new(response=1 - np.arange(N) / 20, given={"response": 0.5}).run(2, folder=tmp_path))
+    with pytest.raises(ValueError, match="is of another run: true response differ"):
+        list(new(response=1.0, given={"response": 0.5}).run(3, folder=tmp_path))
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
+    """It was written by `new().run(rounds=4)` of that version."""
+    for folder in sorted(FIXTURES.glob("*/simulation")):
+        shutil.copytree(folder, tmp_path / folder.parent.name)
+        run = new()
+        assert [r.round for r in run.run(rounds=6, folder=tmp_path / folder.parent.name)] == [4, 5]
+        first, *_, last = run.records
+        assert first.ids.tolist() == [0, 5, 7, 10]
+        assert math.isnan(first.answered)
+        assert last.answered == last.clients
+        assert run.records[3].cost == pytest.approx(0.012747987, rel=1e-4)
 
 
 def test_learned_rates_are_not_another_run(tmp_path):
@@ -281,7 +323,9 @@ import kvib
 from kvib.sim import LinearEngine, LocalSGD, ServerSGD, Simulation, synthetic
 
 task, local = synthetic(clients=30), LocalSGD(0.02, batch_size=64)
-sampler = kvib.Sampler(kvib.KVib(rounds=80), task.weights, 5, kvib.pivotal, seed=3)
+sampler = kvib.Sampler(
+    kvib.KVib(rounds=80), task.weights, 5, kvib.pivotal, seed=3, response=0.7, availability=0.9
+)
 simulation = Simulation(
     task, LinearEngine(task, local, threads=2), sampler, local, ServerSGD(momentum=0.5),
     exact_every=5, train_loss_every=5,

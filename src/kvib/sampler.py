@@ -157,6 +157,16 @@ class Sampler:
         shares.flags.writeable = False
         return shares
 
+    @property
+    def reach(self) -> Reach:
+        """Who is there and who answers, as far as it was given or learned."""
+        return self._reach
+
+    @property
+    def prices(self) -> Prices:
+        """What drawing a client takes from the budget."""
+        return self._prices
+
     def __len__(self) -> int:
         """How many clients there are, those who left included: ids are below it."""
         return self.population.count

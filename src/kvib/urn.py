@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from kvib import intact
-from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
+from kvib.cohort import Arrays, Cohort, FloatArray, IntArray, Pairs
 from kvib.index import Index
 from kvib.learner import Learner
 from kvib.population import Population
@@ -110,8 +111,8 @@ class Urn:
             return everybody[some]
 
         def draw(rng: np.random.Generator) -> Cohort:
-            if len(ids) == 0:
-                return self.cohort(ids, expected)
+            if len(ids) == 0:  # procedures know no second moments of no clients
+                return replace(self.cohort(ids, expected), pairs=lambda: Pairs(1.0, np.empty(0)))
             return self._procedure(
                 expected, rng, weights=weights, ids=ids, variables=self.balanced_on(ids)
             )

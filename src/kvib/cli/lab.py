@@ -132,8 +132,9 @@ def report(
     results: Annotated[Path, typer.Option(help="Folder of the collected tables.")] = RESULTS,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
 ) -> None:
-    """Write the page that judges the paper claim by claim, beyond.md and figures beside it."""
-    from kvib.lab import beyond, figures
+    """Write the page that judges the paper claim by claim; beyond.md, stragglers.md and figures
+    beside it."""
+    from kvib.lab import beyond, figures, stragglers
     from kvib.lab.report import page
 
     needs = [need for figure in figures.FIGURES.values() for need in figure.needs]
@@ -145,6 +146,7 @@ def report(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page(results), encoding="utf-8")
     out.with_name("beyond.md").write_text(beyond.page(results), encoding="utf-8")
+    out.with_name("stragglers.md").write_text(stragglers.page(results), encoding="utf-8")
     for name in figures.FIGURES:
         if not figures.missing(name, results):
             figures.draw(name, results, out.parent / "figures", ("png",))

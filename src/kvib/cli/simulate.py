@@ -47,6 +47,9 @@ def simulate(
     exact_every: Annotated[int, typer.Option(help="Rounds between exact metrics; 0: none.")] = 0,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between tests.")] = 1,
     seed: Annotated[int, typer.Option(help="Of draws, batches and the first model.")] = 0,
+    response: Annotated[float, typer.Option(help="Probability that the drawn answer.")] = 1.0,
+    availability: Annotated[float, typer.Option(help="Probability that clients are there.")] = 1.0,
+    cool_down: Annotated[int, typer.Option(help="Rounds that the drawn wait.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; none: compiled.")] = None,
     precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 on a GPU.")] = "float32",
     stop_after: Annotated[float, typer.Option(help="Seconds; then save and stop.")] = math.inf,
@@ -70,7 +73,8 @@ def simulate(
     made = prepared.make_task(task)
     local = LocalSGD(learning_rate, batch_size, epochs)
     how = None if procedure is None else chosen(PROCEDURES, procedure, "procedure")
-    sampler = make_sampler(policy, made.weights, budget, how, seed)
+    stragglers = {"response": response, "availability": availability, "cool_down": cool_down}
+    sampler = make_sampler(policy, made.weights, budget, how, seed, **stragglers)
     trainer: Any
     if chosen({"auto": False, "ray": True}, engine, "engine"):
         spread = Workers.on(
@@ -105,13 +109,19 @@ def simulate(
 
 
 def make_sampler(
-    policy: str, weights: Any, budget: float, procedure: kvib.Procedure | None, seed: int
+    policy: str,
+    weights: Any,
+    budget: float,
+    procedure: kvib.Procedure | None,
+    seed: int,
+    **options: Any,
 ) -> kvib.Sampler:
     """With a policy as its repr says it, or the recommended combination."""
     if policy.lower() == "recommended":
         how = kvib.balanced if procedure is None else procedure
-        return kvib.recommended(weights, budget, seed=seed, procedure=how)
-    return kvib.Sampler(named_policy(policy), weights, budget, procedure, seed=seed)
+        options |= {"seed": seed, "procedure": how}
+        return kvib.recommended(weights, budget, journal=None, **options)
+    return kvib.Sampler(named_policy(policy), weights, budget, procedure, seed=seed, **options)
 
 
 def play(simulation: Simulation, rounds: int, out: Path, stop_after: float) -> bool:

@@ -60,8 +60,12 @@ def typed(kind: Any, value: Any, key: str) -> Any:
     if is_dataclass(kind):
         return filled(kind, value, f"{key}.")  # type: ignore[arg-type]
     origin, inner = get_origin(kind), get_args(kind)
-    if origin is UnionType and len(inner) == 2 and NoneType in inner:
-        return typed(next(k for k in inner if k is not NoneType), value, key)
+    if origin is UnionType:
+        fits = [k for k in inner if k is not NoneType]
+        if len(fits) > 1:  # a table, or a plain value
+            fits = [k for k in fits if is_dataclass(k) == isinstance(value, dict)]
+        if len(fits) == 1:
+            return typed(fits[0], value, key)
     wanted = origin or kind
     if wanted in (Any, UnionType) or not isinstance(wanted, type):
         return value  # for its class to judge

@@ -15,6 +15,7 @@ import numpy as np
 import kvib
 from kvib.cohort import FloatArray, IntArray
 from kvib.estimation import Coefficients
+from kvib.lab import fleet
 from kvib.lab.configuration import change, filled, one_of, typed
 from kvib.names import CONFIGURATIONS, POLICIES, PROCEDURES
 from kvib.policies import Policy
@@ -51,6 +52,8 @@ class SamplerConfig:
         guard: usual steps that one client's share may reach; none.
         sketch: numbers kept of every client's last update, to balance on.
         knows_sizes: whether the number of samples is told apart from the weights.
+        response: whether the probability of an answer is `known`, `estimated` or `ignored`.
+        availability: the same of the probability to be there.
     """
 
     label: str
@@ -63,6 +66,8 @@ class SamplerConfig:
     guard: float | None = None
     sketch: int = 0
     knows_sizes: bool = False
+    response: str = "known"
+    availability: str = "known"
 
     @property
     def files(self) -> list[Path]:
@@ -109,6 +114,9 @@ class Experiment:
         train_loss_every: rounds between evaluations of the training loss.
         exact_every: rounds between exact metrics, for which all clients train.
         gpu: whether nobody would wait for it on a CPU.
+        response: the probability that a client which was drawn answers, of all or client by client.
+        availability: the probability that a client is there when a round is drawn.
+        cool_down: rounds that a drawn client waits before it can be drawn again.
     """
 
     name: str
@@ -126,6 +134,9 @@ class Experiment:
     train_loss_every: int = 0
     exact_every: int = 0
     gpu: bool = False
+    response: fleet.Rate = 1.0
+    availability: fleet.Rate = 1.0
+    cool_down: int = 0
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -136,6 +147,8 @@ class Experiment:
         one_of(SERVERS, self.server.optimiser, "server.optimiser")
         if not self.task.endswith(".npz"):
             one_of(prepared.TASKS, self.task, "task")
+        fleet.check(self.response, "response")
+        fleet.check(self.availability, "availability")
         first = next(self.runs())
         first.server()
         for rate in self.local.learning_rates:
@@ -201,10 +214,14 @@ class Run:
             sampler[key] = Path(sampler[key]).name
         if self.sampler.files:  # but edited it is another
             sampler["files"] = {file.name: _digest(file) for file in self.sampler.files}
-        for key in ("memory", "guard", "sketch", "knows_sizes"):  # younger than run folders
+        # Run folders may be older than some keys, and say nothing of them.
+        for key in ("memory", "guard", "sketch", "knows_sizes", "response", "availability"):
             if sampler[key] == getattr(SamplerConfig, key):
                 del sampler[key]
         own = {"budget": self.budget, "learning_rate": self.learning_rate, "seed": self.seed}
+        for key in ("response", "availability", "cool_down"):
+            if whole[key] != getattr(Experiment, key):
+                own[key] = whole[key]
         return {**{key: whole[key] for key in keys}, "local": local, "sampler": sampler, **own}
 
     def policy(self) -> Policy[Any]:
@@ -235,9 +252,22 @@ class Run:
         one_of(PROCEDURES, name, "procedure")
         return PROCEDURES[name]
 
+    def rates(self, sizes: IntArray) -> dict[str, Any]:
+        """How often clients with these numbers of samples answer and are there."""
+        given = self.experiment
+        return {
+            "response": fleet.rates(given.response, sizes),
+            "availability": fleet.rates(given.availability, sizes),
+        }
+
     def sampler_of(self, weights: FloatArray, sizes: IntArray) -> kvib.Sampler:
         """For clients with these weights and numbers of samples."""
-        given = self.sampler
+        given, truth = self.sampler, self.rates(sizes)
+        known: dict[str, Any] = {}
+        for key, rate in truth.items():
+            word = getattr(given, key)
+            one_of(fleet.KNOWLEDGE, word, key)
+            known[key] = fleet.KNOWLEDGE[word](rate)
         return kvib.Sampler(
             self.policy(),
             weights,
@@ -248,6 +278,8 @@ class Run:
             guard=None if given.guard is None else kvib.Guard(given.guard),
             sketch=given.sketch,
             variables=sizes if given.knows_sizes else None,
+            cool_down=self.experiment.cool_down,
+            **known,
         )
 
     @property
@@ -309,7 +341,8 @@ def _rehearse(run: Run) -> None:
     policy, norms, weighted = run.policy(), np.arange(1.0, 9.0), run.coefficients
     sampler = replace(run, budget=3).sampler_of(norms, np.arange(1, 9))
     for _ in range(2):
-        cohort = sampler.draw(norms=norms if policy.needs_norms else None)
+        there = None if sampler.reach.always else np.arange(len(sampler))
+        cohort = sampler.draw(there, norms=norms if policy.needs_norms else None)
         if np.shape(weighted(cohort)) != cohort.ids.shape:
             raise ValueError(f"estimator: {run.sampler.estimator} gives not one number per client")
         sampler.step(cohort, norms[cohort.ids, None], weighted)

@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from kvib.lab import plots, tables, toy
+from kvib.lab import plots, straggler_figure, tables, toy
 from kvib.lab import variances as ways
 
 STYLE: dict[Any, Any] = {
@@ -182,4 +182,14 @@ BEYOND: dict[str, Drawing] = {
 }
 """Of kvib's own samplers."""
 
-FIGURES = PAPER | BEYOND
+STRAGGLERS: dict[str, Drawing] = {
+    "stragglers": Drawing(
+        (straggler_figure.REFERENCE, *straggler_figure.SETTINGS),
+        straggler_figure.stragglers,
+        "Above: where training ends; the line is full participation without stragglers, the step "
+        "that all of these estimate. Below: how far a step is from that of all clients.",
+    ),
+}
+"""Of clients that do not answer."""
+
+FIGURES = PAPER | BEYOND | STRAGGLERS

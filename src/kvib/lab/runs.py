@@ -7,7 +7,9 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -104,11 +106,12 @@ def play(
     try:
         simulation = _simulation(run, machine)
         left = deadline - time.monotonic()
-        for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
-            report(record.round + 1)
-            if stop():
-                simulation.save(folder / "checkpoint.npz")
-                break
+        with _silence_as_said(run):
+            for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
+                report(record.round + 1)
+                if stop():
+                    simulation.save(folder / "checkpoint.npz")
+                    break
     except DivergedError as error:
         diverged = str(error).partition(";")[0]  # what follows is of the checkpoint, removed below
     except (MemoryShortError, RuntimeError) as error:
@@ -126,6 +129,15 @@ def play(
     if finished:
         (folder / "checkpoint.npz").unlink(missing_ok=True)
     return ended
+
+
+@contextmanager
+def _silence_as_said(run: Run) -> Iterator[None]:
+    """No warnings of silence that the experiment itself asks for."""
+    with warnings.catch_warnings():
+        if run.experiment.response != Experiment.response:
+            warnings.filterwarnings("ignore", ".*did not answer")
+        yield
 
 
 def outcome(folder: Path, run: Run) -> Outcome | None:
@@ -239,6 +251,7 @@ def _simulation(run: Run, machine: Machine) -> Simulation:
         train_loss_every=experiment.train_loss_every,
         exact_every=experiment.exact_every,
         seed=run.seed,
+        **run.rates(task.train.sizes),
     )
 
 

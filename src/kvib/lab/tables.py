@@ -25,6 +25,7 @@ EVERY = {
     "accuracy": "evaluate_every",
     "train_loss": "train_loss_every",
     "variance": "exact_every",
+    "bias": "exact_every",
     "regret": "exact_every",
 }
 """The settings of an experiment that decide whether these are measured."""

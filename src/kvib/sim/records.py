@@ -21,6 +21,10 @@ class Record:
     round: int
     clients: int
     """How many different clients were drawn."""
+    available: float = math.nan
+    """How many could be: those who were there and did not wait."""
+    answered: float = math.nan
+    """How many of the drawn answered."""
     loss: float = math.nan
     """On the test data, before the round."""
     accuracy: float = math.nan
@@ -29,10 +33,15 @@ class Record:
     estimated_variance: float = math.nan
     """From the cohort alone."""
     variance: float = math.nan
-    """Exact, from all clients' updates; `variance_error` is its standard error where drawn."""
+    """E‖d − E[d]‖², exact, from all clients' updates; `variance_error` is its standard error where
+    drawn. Of draw and silence it is that among those who are there in this round. What their coming
+    and going adds is its mean: so the mean over rounds like this one is the variance."""
     variance_error: float = math.nan
+    bias: float = math.nan
+    """‖E[d] − D‖, exact: 0 where the estimate is divided by the true rates and no client waits.
+    What a guard cuts off is not in it."""
     cost: float = math.nan
-    """ℓ(p) = Σπ²/p."""
+    """ℓ(p) = Σπ²/(q·p) of those who can be drawn, with π = λ‖g‖/a; q = a = 1 without stragglers."""
     optimal_cost: float = math.nan
     """min ℓ: their difference is the regret of the round."""
     optimal_variance: float = math.nan
@@ -45,7 +54,7 @@ class Record:
     """What the guard cut off Σ coefficient·‖g‖: a bound on the bias of this round."""
     ids: IntArray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
     norms: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
-    """‖g‖ of the drawn."""
+    """‖g‖ of the drawn; NaN of those who did not answer."""
 
 
 RAGGED = ("ids", "norms")

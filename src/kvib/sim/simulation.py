@@ -9,18 +9,21 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from kvib import metrics, storage
-from kvib.cohort import Arrays, Cohort, FloatArray
+from kvib import storage
+from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray
 from kvib.estimation import Coefficients, NotFiniteError, among_heard
 from kvib.estimators import deviation, unbiased
 from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.sim import records
 from kvib.sim.engines.engine import Engine, NobodyError, Vector
+from kvib.sim.exact import Everybody, measures, needs_gram
 from kvib.sim.local import LocalSGD, plan
 from kvib.sim.records import Record
 from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
+from kvib.sim.stragglers import Stakes, Stragglers
 from kvib.sim.task import Task
 
 
@@ -69,6 +72,9 @@ class Simulation:
         seed: of the initial model and of all batches.
         gram_memory: bytes that the updates of all clients may take, N·d·4, where an exact variance
             needs their inner products (fixed-size draws); beyond it that variance is NaN.
+        response: the true probability that a client which was drawn answers, a number or one per
+            client. By default the sampler's own, where it knows one, else 1.
+        availability: the true probability that a client is there when the round is drawn, the same.
     """
 
     def __init__(
@@ -85,6 +91,8 @@ class Simulation:
         exact_every: int = 0,
         seed: int = 0,
         gram_memory: float = 16e9,
+        response: ArrayLike | None = None,
+        availability: ArrayLike | None = None,
     ) -> None:
         if len(sampler) != len(task):
             raise ValueError(f"the sampler has {len(sampler)} clients, the task {len(task)}")
@@ -100,27 +108,21 @@ class Simulation:
         self.records: list[Record] = []
         self.seconds: list[dict[str, float]] = []
         self._options = _options(sampler)
+        self._stragglers = Stragglers(sampler, response, availability)
 
     def round(self) -> Record:
         """Play one round."""
         t, clock = len(self.records), _Clock()
         measured = self._evaluate(t)
         clock.lap("evaluate")
-        exact = self._due(self.exact_every, t)
-        everybody = None
-        if exact or self.sampler.policy.needs_norms:
-            everybody = self._everybody(t, with_gram=exact and self._needs_gram())
-        norms = None
-        if self.sampler.policy.needs_norms and everybody is not None:
-            norms = everybody.norms
-            if not everybody.sound:
-                raise _diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), t)
-        if exact and everybody is not None and everybody.sound:
-            measured |= self._exact(everybody, norms)
+        there = self._stragglers.there(self.sampler, self.seed, t)
+        stakes = self._stragglers.stakes(self.sampler, there)
+        norms, exact = self._look_ahead(t, there, stakes)
+        measured |= exact
         clock.lap("exact")
-        cohort = self.sampler.draw(norms=norms)
+        cohort = self.sampler.draw(there, norms=norms)
         clock.lap("draw")
-        trained = self._train(cohort, t)
+        trained = self._train(cohort, t, self._stragglers.heard(cohort.ids, self.seed, t))
         clock.lap("train")
         memory, model = self.server.step(self.memory, self.model, trained.d)
         if not np.isfinite(self.engine.norms(model[None])).all():
@@ -133,6 +135,8 @@ class Simulation:
         record = Record(
             round=t,
             clients=len(cohort),
+            available=int(np.count_nonzero(stakes.drawable)),
+            answered=int(np.count_nonzero(~np.isnan(trained.norms))),
             estimated_variance=trained.variance,
             step_norm=float(self.engine.norms(trained.d[None])[0]),
             cut=trained.cut,
@@ -162,21 +166,41 @@ class Simulation:
             )
         return measured
 
-    def _train(self, cohort: Cohort, t: int) -> "_Trained":
-        """Local training of the drawn, and the estimate."""
-        if self._sum_suffices(cohort):
-            return self._train_summed(cohort, t)
+    def _look_ahead(
+        self, t: int, there: BoolArray | None, stakes: Stakes
+    ) -> tuple[FloatArray | None, dict[str, float]]:
+        """Norms of all clients, if the policy draws by them; exact measures, if they are due."""
+        sampler, exact = self.sampler, self._due(self.exact_every, t)
+        if not exact and not sampler.policy.needs_norms:
+            return None, {}
+        everybody = self._everybody(t, stakes, with_gram=exact and needs_gram(sampler.procedure))
+        norms = everybody.norms if sampler.policy.needs_norms else None
+        if norms is not None and not everybody.sound:
+            raise _diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), t)
+        if not exact or not everybody.sound:
+            return norms, {}
+        p, rng = (
+            sampler.probabilities(there, norms=norms),
+            generator(self.seed, t, "exact variance"),
+        )
+        return norms, measures(sampler, everybody, stakes, p, self.coefficients, rng)
+
+    def _train(self, cohort: Cohort, t: int, heard: BoolArray) -> "_Trained":
+        """Local training of those of the drawn who answer, and the estimate."""
+        if self._sum_suffices(int(np.count_nonzero(heard))):
+            return self._train_summed(cohort, t, heard)
         try:
-            return self._train_each(cohort, t)
+            return self._train_each(cohort, t, heard)
         except NotFiniteError as error:
             raise _diverged(error.client, t) from error
 
-    def _train_each(self, cohort: Cohort, t: int) -> "_Trained":
-        """Local training of the drawn, chunk by chunk into the estimate."""
-        estimation, gram = self.sampler.begin(cohort, self.coefficients), None
-        for low in range(0, len(cohort), self.engine.chunk):
+    def _train_each(self, cohort: Cohort, t: int, heard: BoolArray) -> "_Trained":
+        """Local training of those who answer, chunk by chunk into the estimate."""
+        estimation, answering = self.sampler.begin(cohort, self.coefficients), np.flatnonzero(heard)
+        gram = None if len(answering) else np.empty((0, 0))
+        for low in range(0, len(answering), self.engine.chunk):
             at = np.zeros(len(cohort), dtype=np.bool_)
-            at[low : low + self.engine.chunk] = True
+            at[answering[low : low + self.engine.chunk]] = True
             batches = plan(self.task.train, cohort.ids[at], self.local, self.seed, t)
             came, updates = self.engine.answers(self.model, batches)
             at[at] = came
@@ -184,64 +208,80 @@ class Simulation:
             bad = np.flatnonzero(estimation.norms > LARGEST_NORM)
             if len(bad):
                 raise _diverged(int(cohort.ids[bad[0]]), t)
-            if len(cohort) <= self.engine.chunk:
+            if len(answering) <= self.engine.chunk:
                 gram = self.engine.gram(residuals)
         variance = deviation(cohort, estimation.norms, gram).value
-        d = estimation.finish() + 0 * self.model  # a vector also where nobody was drawn
+        d = estimation.finish() + 0 * self.model  # a vector also where nobody was heard
         return _Trained(d, estimation.norms, variance, estimation.cut)
 
-    def _sum_suffices(self, cohort: Cohort) -> bool:
+    def _sum_suffices(self, answers: int) -> bool:
         """Whether nobody looks at single updates, and they are not at hand together anyway."""
         sampler = self.sampler
         plain = sampler.remembered is None and sampler.guard is None and not sampler.sketches.size
-        return plain and (len(cohort) > self.engine.chunk or self.engine.remote)
+        return plain and (answers > self.engine.chunk or self.engine.remote)
 
-    def _train_summed(self, cohort: Cohort, t: int) -> "_Trained":
-        """Local training of the drawn, each update added up and forgotten."""
-        batches = plan(self.task.train, cohort.ids, self.local, self.seed, t)
-        norms, d = self.engine.summed(self.model, batches, self.coefficients(cohort))
-        silent = np.isnan(norms) & self.engine.remote  # elsewhere nobody is
-        bad = np.flatnonzero(~(norms <= LARGEST_NORM) & ~silent)
+    def _train_summed(self, cohort: Cohort, t: int, heard: BoolArray) -> "_Trained":
+        """Local training of those who answer, each update added up and forgotten."""
+        batches = plan(self.task.train, cohort.ids[heard], self.local, self.seed, t)
+        factors, norms = self.coefficients(cohort)[heard], np.full(len(cohort), math.nan)
+        norms[heard], d = self.engine.summed(self.model, batches, factors)
+        lost = np.isnan(norms) & self.engine.remote  # elsewhere nobody is
+        bad = np.flatnonzero(~(norms <= LARGEST_NORM) & heard & ~lost)
         if len(bad):
             raise _diverged(int(cohort.ids[bad[0]]), t)
         self.sampler.update(cohort, norms)
-        d = d * among_heard(self.coefficients, cohort, ~silent)
+        d = d * among_heard(self.coefficients, cohort, heard & ~lost)
         return _Trained(d, norms, deviation(cohort, norms, None).value, 0.0)
 
-    def _everybody(self, t: int, with_gram: bool) -> "_Everybody":
+    def _everybody(self, t: int, stakes: Stakes, with_gram: bool) -> Everybody:
         """All clients train from the current model, as in full participation."""
         N, weights = len(self.task), self.sampler.weights
-        norms, D, kept = np.empty(N), self.model * 0, []
+        norms, mean, off, kept = np.empty(N), self.model * 0, self.model * 0, []
         with_gram = with_gram and N * self.model.nbytes <= self.gram_memory
         if self.engine.remote and not with_gram and self.sampler.remembered is None:
-            return self._everybody_summed(t)
+            return self._everybody_summed(t, stakes)
+        taken = weights * stakes.taken * stakes.drawable
         for low in range(0, N, self.engine.chunk):
             ids = np.arange(low, min(low + self.engine.chunk, N))
             batches = plan(self.task.train, ids, self.local, self.seed, t)
-            updates = self.engine.updates(self.model, batches)
+            updates = new = self.engine.updates(self.model, batches)
             if self.sampler.remembered is not None:  # only what is new is sampled
-                updates = self.sampler.remembered.residuals(ids, updates)
-            norms[ids] = self.engine.norms(updates)
-            D = D + self.engine.combine(weights[ids], updates)
+                new = self.sampler.remembered.residuals(ids, updates)
+            norms[ids] = self.engine.norms(new)
+            mean = mean + self.engine.combine(taken[ids], new)
+            if not stakes.unbiased:
+                off = off + self.engine.combine((weights * stakes.off)[ids], new)
+                off = off - self.engine.combine((weights * (1 - stakes.stands))[ids], updates)
             if with_gram:
-                kept.append(updates)
+                kept.append(new)
         gram = None
         if with_gram and np.isfinite(norms).all():
             gram = np.block([[self.engine.gram(a, b) for b in kept] for a in kept])
             gram *= np.outer(weights, weights)
-        return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, gram)
+        return Everybody(norms, self._length(mean) ** 2, self._length(off), gram)
 
-    def _everybody_summed(self, t: int) -> "_Everybody":
-        """The same where updates are far away; who was lost is trained again."""
-        N, weights = len(self.task), self.sampler.weights
+    def _length(self, vector: Vector) -> float:
+        return float(self.engine.norms(vector[None])[0])
+
+    def _everybody_summed(self, t: int, stakes: Stakes) -> Everybody:
+        """The same where updates are far away."""
+        weights, off = self.sampler.weights, 0.0
+        norms, mean = self._summed(t, weights * stakes.taken * stakes.drawable)
+        if not stakes.unbiased:  # then everybody trains once more
+            off = self._length(self._summed(t, weights * (stakes.off + stakes.stands - 1))[1])
+        return Everybody(norms, self._length(mean) ** 2, off, None)
+
+    def _summed(self, t: int, coefficients: FloatArray) -> tuple[FloatArray, Vector]:
+        """Norms of all clients, and Σ coefficient·g; who was lost is trained again."""
+        N = len(self.task)
         batches = plan(self.task.train, np.arange(N), self.local, self.seed, t)
-        norms, D = np.full(N, math.nan), self.model * 0
+        norms, total = np.full(N, math.nan), self.model * 0
         for _ in range(TRIES):
             left = np.flatnonzero(np.isnan(norms))
             if not len(left):
-                break
-            norms[left], part = self.engine.summed(self.model, batches.part(left), weights[left])
-            D = D + part
+                return norms, total
+            found = self.engine.summed(self.model, batches.part(left), coefficients[left])
+            norms[left], total = found.norms, total + found.total
         if np.isnan(norms).any():
             client = int(np.flatnonzero(np.isnan(norms))[0])
             raise NobodyError(
@@ -249,45 +289,7 @@ class Simulation:
                 "everybody; look at the cluster, or raise patience; the last checkpoint is from "
                 "before"
             )
-        return _Everybody(norms, float(self.engine.norms(D[None])[0]) ** 2, None)
-
-    def _needs_gram(self) -> bool:
-        pairs = self.sampler.procedure.pairs
-        if pairs is None:
-            return True
-        return not isinstance(pairs(np.array([0.5, 0.5]), np.arange(2)).ratio, float)
-
-    def _exact(self, everybody: "_Everybody", norms: FloatArray | None) -> dict[str, float]:
-        """Exact measures of the coming draw."""
-        K, p = self.sampler.budget, self.sampler.probabilities(norms=norms)
-        pi = self.sampler.weights * everybody.norms
-        best = metrics.optimal_probabilities(pi, K)
-        # There is no closed form for the noise of other coefficients.
-        known = self.coefficients is unbiased and (
-            not self._needs_gram() or everybody.gram is not None
-        )
-        variance = metrics.Measurement(math.nan, math.nan)
-        if known:
-            rng = generator(self.seed, len(self.records), "exact variance")
-            variance = metrics.variance(
-                p,
-                pi,
-                self.sampler.procedure,
-                total=everybody.total,
-                gram=everybody.gram,
-                draws=100,
-                rng=rng,
-                variables=self.sampler.balanced_on(np.arange(len(self.task))),
-            )
-        return {
-            "variance": variance.value,
-            "variance_error": variance.error,
-            "cost": metrics.cost(p, pi),
-            "optimal_cost": metrics.cost(best, pi),
-            "optimal_variance": metrics.variance(best, pi).value,
-            "quality": metrics.quality(p, pi, K),
-            "optimal_factor": metrics.optimal_factor(pi, K),
-        }
+        return norms, total
 
     def run(
         self,
@@ -349,8 +351,9 @@ class Simulation:
         """Continue the run that was saved: it ends as if it had never stopped."""
         about, arrays = storage.read(path, "simulation", records.CHECKPOINT)
         told = {k: v for k, v in about.items() if k not in ("format", "version")}
-        if told != self._about():
-            differs = [k for k, v in self._about().items() if told.get(k) != v]
+        mine = self._about()
+        if told != mine:
+            differs = [k for k in {**mine, **told} if told.get(k) != mine.get(k)]
             raise ValueError(
                 f"{path} is of another run: {', '.join(differs)} differ; use another folder"
             )
@@ -383,6 +386,7 @@ class Simulation:
             "seeds": [self.seed, self.sampler.seed],
             "every": [self.evaluate_every, self.train_loss_every, self.exact_every],
             **self._options,
+            **self._stragglers.about(),
         }
 
 
@@ -408,21 +412,6 @@ class _Trained(NamedTuple):
     """The cohort's own estimate."""
     cut: float
     """What the guard cut off."""
-
-
-class _Everybody(NamedTuple):
-    """Full participation."""
-
-    norms: FloatArray
-    total: float
-    """‖D‖²."""
-    gram: FloatArray | None
-    """Inner products of all λg, if asked for."""
-
-    @property
-    def sound(self) -> bool:
-        """Whether there is a full step: one explosion, drawn or not, and there is none."""
-        return bool(np.isfinite(self.norms).all())
 
 
 class _Clock:

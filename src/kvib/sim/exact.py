@@ -1,0 +1,116 @@
+"""Exact measures of a round, from the updates of all clients: never from one draw."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from kvib import metrics
+from kvib.cohort import FloatArray, IntArray
+from kvib.estimation import Coefficients
+from kvib.estimators import unbiased
+from kvib.metrics import Measurement
+from kvib.procedures import Procedure
+from kvib.sampler import Sampler
+from kvib.sim.stragglers import Stakes
+
+DRAWS = 100
+"""Of the Monte Carlo where the variance of a procedure has no closed form."""
+NOBODY = {"cost": 0.0, "optimal_cost": 0.0, "quality": 0.0, "optimal_factor": 1.0}
+"""Measures of a round in which no client can be drawn."""
+
+
+class Everybody(NamedTuple):
+    """Full participation."""
+
+    norms: FloatArray
+    """‖g‖ of all clients; with a memory ‖g − βh‖, since only that is sampled."""
+    total: float
+    """‖Σ taken·λg‖² of those who can be drawn: what is estimated of them, given who is there."""
+    bias: float
+    """‖E[d] − D‖."""
+    gram: FloatArray | None
+    """Inner products of all λg, if asked for."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is a full step: one explosion, drawn or not, and there is none."""
+        return bool(np.isfinite(self.norms).all())
+
+
+def needs_gram(procedure: Procedure) -> bool:
+    """Whether its variance depends on the directions of the updates, pair by pair."""
+    if procedure.pairs is None:
+        return True
+    return not isinstance(procedure.pairs(np.array([0.5, 0.5]), np.arange(2)).ratio, float)
+
+
+def measures(
+    sampler: Sampler,
+    everybody: Everybody,
+    stakes: Stakes,
+    p: FloatArray,
+    coefficients: Coefficients,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """What a `Record` holds of the coming draw with expected counts p, [N].
+
+    Given who is there, the draw has the variance of one among those with feedback
+    π = taken·λ‖g‖. What their coming and going adds is taken on average, not as it happened.
+    """
+    at, prices = np.flatnonzero(p > 0), sampler.prices
+    pi = sampler.weights * everybody.norms * stakes.taken
+    stays = ~stakes.waits
+    away = metrics.absence((stakes.presence * pi)[stays], stakes.presence[stays])
+    known = coefficients is unbiased and stakes.settled
+    noise = Measurement(math.nan, math.nan)
+    if known:
+        noise = _noise(sampler, everybody, stakes, p, at, rng)
+    measured = {
+        "variance": noise.value + away,
+        "variance_error": noise.error,
+        "bias": everybody.bias if known else math.nan,
+    }
+    if not len(at):
+        return measured | NOBODY | {"optimal_variance": away}
+    e, pi, r = p[at], pi[at], stakes.response[at]
+    price = prices.of(at) if prices.differ else None
+    K = prices.requested(sampler.budget, len(p))
+    K = min(K, len(at) if price is None else float(price.sum()))
+    best = metrics.optimal_probabilities(pi, K, r, price)
+    return measured | {
+        "cost": metrics.cost(e, pi, r),
+        "optimal_cost": metrics.cost(best, pi, r),
+        "optimal_variance": metrics.variance(best, pi, response=r).value + away,
+        "quality": metrics.quality(e, pi, K, r, price),
+        "optimal_factor": metrics.optimal_factor(pi, K, r, price),
+    }
+
+
+def _noise(
+    sampler: Sampler,
+    everybody: Everybody,
+    stakes: Stakes,
+    p: FloatArray,
+    at: IntArray,
+    rng: np.random.Generator,
+) -> Measurement:
+    """The variance of draw and silence, given who is there."""
+    if not len(at):
+        return Measurement(0.0)
+    gram = everybody.gram
+    if gram is None and needs_gram(sampler.procedure):
+        return Measurement(math.nan, math.nan)
+    if gram is not None:
+        gram = gram[np.ix_(at, at)] * np.outer(stakes.taken[at], stakes.taken[at])
+    return metrics.variance(
+        p[at],
+        (sampler.weights * everybody.norms * stakes.taken)[at],
+        sampler.procedure,
+        total=everybody.total,
+        gram=gram,
+        draws=DRAWS,
+        rng=rng,
+        variables=sampler.balanced_on(at),
+        response=stakes.response[at],
+    )
