@@ -62,6 +62,18 @@ assert ("numba" in sys.modules and sys.modules["numba"] is not None) != {without
     assert compiled.stdout == interpreted.stdout != ""
 
 
+def test_no_model_file_is_run_as_a_program():
+    """torch unpickles by default in versions that we support, unless it is forbidden."""
+    home, loads = SOURCE.parents[1], []
+    for folder in ("src", "examples", "experiments", "benchmarks"):
+        for path in (home / folder).rglob("*.py"):
+            calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+            loads += [call for call in calls if ast.unparse(call.func) == "torch.load"]
+    assert loads
+    for call in loads:
+        assert "weights_only=True" in [ast.unparse(keyword) for keyword in call.keywords]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_library_code_is_silent_and_has_no_global_randomness(path):
     for node in ast.walk(ast.parse(path.read_text())):

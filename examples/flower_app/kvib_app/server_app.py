@@ -22,7 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / "model.pt").exists():
-            done, weights = torch.load(folder / "model.pt")
+            done, weights = torch.load(folder / "model.pt", weights_only=True)
             model.load_state_dict(weights)
 
     strategy = UnbiasedSampling(
