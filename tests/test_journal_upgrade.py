@@ -165,14 +165,16 @@ def test_rounds_that_today_could_not_be_drawn(tmp_path, monkeypatch, caplog):
         waits = sampler.draw(available=np.arange(N))
         before = arrays_of(sampler)
     with monkeypatch.context() as patch:
-        patch.setattr(Own, "scores", lambda self, state, ids: np.full(len(ids), np.nan))
+        patch.setattr(
+            Own, "scores", lambda self, state, ids: np.where(state.seen[ids] > 0, np.nan, 1.0)
+        )
         with journalled(path, Own()) as sampler:
             same_draw(sampler.outstanding()[0], waits)
             assert_equal(arrays_of(sampler), before)  # who was there and who rests is known too
             with pytest.raises(ValueError, match="the score nan"):
                 sampler.draw(available=np.arange(N))
-    assert warned(caplog) == [
-        f"{path}: kvib {kvib.__version__} took round 0 as drawn, in which it would draw others"
+    assert warned(caplog) == [  # whoever was seen in round 0 rests in round 1
+        f"{path}: kvib {kvib.__version__} took round 2 as drawn, in which it would draw others"
     ]
 
 
