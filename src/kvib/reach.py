@@ -84,10 +84,10 @@ class Reach:
                 stacklevel=stacklevel + 1,
             )
 
-    def widen(self, room: int) -> None:
+    def widen(self, entries: int) -> None:
         """Room for more clients, who were never tried."""
-        self.response = rates.widened(self.response, room)
-        self.availability = rates.widened(self.availability, room)
+        self.response = rates.widened(self.response, entries)
+        self.availability = rates.widened(self.availability, entries)
 
     def packed(self, clients: int) -> Arrays:
         """As arrays."""

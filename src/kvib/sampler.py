@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import rates, rows, saving, storage
+from kvib import rates, room, rows, saving, storage
 from kvib.checkin import Admission, coin
 from kvib.checks import (
     all_norms,
@@ -37,7 +37,7 @@ from kvib.difference import Difference
 from kvib.estimation import Coefficients, Estimation
 from kvib.estimators import answers, as_rows, unbiased
 from kvib.guard import Guard
-from kvib.learner import Learner, padded
+from kvib.learner import Learner
 from kvib.ledger import Ledger
 from kvib.policies import Forecasts, Policy, Setting
 from kvib.population import Key, Population, listed
@@ -121,13 +121,15 @@ class Sampler:
         """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
         self.cut = 0.0
         """What the guard cut off in the last round: a bound on its bias, 0 where it did nothing."""
-        self.variables = checked_variables(variables, N)
         self._clients_per_round = self.budget
         """How many average ones the budget is enough for."""
         if self._prices.differ:
             self._clients_per_round /= float(self._prices.of(np.arange(N)).mean())
-        known = (self.population.raw, self._clients_per_round, self.procedure.cap, self.variables)
-        self._learner = Learner(policy, Setting(*known))
+        known = checked_variables(variables, N)
+        self._learner = Learner(
+            policy,
+            Setting(self.population.raw, self._clients_per_round, self.procedure.cap, known),
+        )
         self.sketches = Sketches(N, checked_sketch(sketch))
         self.resting = Resting(cool_down)
         self._urn = Urn(
@@ -136,7 +138,7 @@ class Sampler:
             self._prices,
             self._learner,
             self.procedure,
-            self.variables,
+            known,
             self.sketches,
         )
         self._ledger = Ledger()
@@ -155,6 +157,11 @@ class Sampler:
         shares = self.population.shares()
         shares.flags.writeable = False
         return shares
+
+    @property
+    def variables(self) -> FloatArray:
+        """What is known of every client, [N, d]."""
+        return self._urn.variables[: len(self)]
 
     def __len__(self) -> int:
         """How many clients there are, those who left included: ids are below it."""
@@ -521,15 +528,16 @@ class Sampler:
             ids, back = self.population.prepare(names, len(given))
             if (price is None) != (self._prices.cost is None):
                 raise ValueError("give newcomers a cost if, and only if, the others have one")
-            fresh = ids[~back]
+            fresh, known = ids[~back], ids[back]
             self._make_room(len(self) + len(fresh))
+            self._learner.enter(fresh, own[~back])  # the policy first: it may still refuse
+            self._learner.reweigh(known, own[back], own[back] / self.population.raw[known])
             new = None if names is None else [names[k] for k in np.flatnonzero(~back)]
             self.population.add(fresh, own[~back], new)
             if self._prices.cost is not None and price is not None:
                 self._prices.cost[ids] = price
-            self._learner.enter(fresh, own[~back])
-            self.population.come_back(ids[back])
-            self._weighed(ids[back], own[back])
+            self.population.come_back(known)
+            self.population.reweigh(known, own[back])
             self._resized()
             self._urn.insert(ids)
             return ids
@@ -561,10 +569,8 @@ class Sampler:
             if len(np.unique(ids)) != len(ids):
                 raise ValueError("a client is listed twice; give each its one new weight")
             with self._urn.reweighing(ids):
-                self._weighed(ids, own)
-
-    def _weighed(self, ids: IntArray, own: FloatArray) -> None:
-        self._learner.reweigh(ids, own, self.population.reweigh(ids, own))
+                self._learner.reweigh(ids, own, own / self.population.raw[ids])
+                self.population.reweigh(ids, own)
 
     def _refuse_fixed(self) -> None:
         """Refuse what has one entry per client and nobody to give newcomers theirs."""
@@ -583,16 +589,13 @@ class Sampler:
                 )
 
     def _make_room(self, needed: int) -> None:
-        """Arrays for so many ids, grown by half when they are full."""
+        """Entries for this many ids in everything that has one per client."""
         before = len(self.population.raw)
-        room = self.population.widen(needed)
-        if room == before:
-            return
-        self._learner.widen(room - before)
-        if self._prices.cost is not None:
-            self._prices.cost = padded(self._prices.cost, room - before)
-        self._reach.widen(room)
-        self._urn.widen(room)
+        entries = room.enough(needed, before)
+        if entries > before:
+            parts = (self._learner, self._prices, self._reach, self.sketches, self._urn)
+            for part in (self.population, *parts):
+                part.widen(entries)
 
     def _resized(self) -> None:
         clients = len(self.population)

@@ -68,7 +68,7 @@ def packed(sampler: "Sampler") -> Arrays:
     parts = {
         "population": sampler.population.packed(),
         "resting": sampler.resting.packed(),
-        "sketches": sampler.sketches.packed(),
+        "sketches": sampler.sketches.packed(N),
         "index": {} if index is None else index.packed(),
         "estimator": {} if sampler.remembered is None else sampler.remembered.packed(),
         "cost": {} if cost is None else {"each": cost[:N]},

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvib import room
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.index import Index
 from kvib.learner import Learner
@@ -60,7 +61,7 @@ class Urn:
     ) -> None:
         self._population, self._resting = population, resting
         self._prices, self._learner, self._procedure = prices, learner, procedure
-        self._variables, self._sketches = variables, sketches
+        self.variables, self._sketches = variables, sketches
         self._absent = _NOBODY
         self.index: Index | None = None
         if learner.policy.lasting and procedure.by_index is not None:
@@ -136,7 +137,7 @@ class Urn:
         weights = self._population.shares()
         weight = weights[ids, None]
         sketches = self._sketches.filled(ids, weights)
-        return np.concatenate([weight, weight * self._variables[ids], weight * sketches], axis=1)
+        return np.concatenate([weight, weight * self.variables[ids], weight * sketches], axis=1)
 
     def cohort(self, ids: IntArray, expected: FloatArray) -> Cohort:
         """Clients that were drawn once."""
@@ -200,10 +201,11 @@ class Urn:
         here = ids[self._population.is_here(ids)]
         self._put_in(here[~self._resting.has(here)])
 
-    def widen(self, room: int) -> None:
+    def widen(self, entries: int) -> None:
         """Room for more clients."""
+        self.variables = room.widened(self.variables, entries, axis=0)
         if self.index is not None:
-            self.index.widen(room)
+            self.index.widen(entries)
 
     def _inside(self, ids: IntArray) -> IntArray:
         return ids[:0] if self.index is None else ids[self.index.main.place[ids] >= 0]
