@@ -15,9 +15,6 @@ State = TypeVar("State", bound=tuple[Any, ...])
 # A score of 0 would mean probability 0. This far below the largest it changes no other client.
 _SMALLEST_SCORE = 2.0**-200
 
-LARGEST_LOG_STEP = 700.0
-"""Where weights are multiplied by exp(step): this one already means total dominance."""
-
 
 class Setting(NamedTuple):
     """What a policy may know before the first round."""
