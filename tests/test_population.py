@@ -323,6 +323,7 @@ def test_whoever_returns_has_its_history(policy, procedure):
     assert away.weights == pytest.approx(stays.weights, rel=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_leaving_is_no_way_round_the_cool_down():
     for procedure in (kvib.independent, kvib.pivotal):
         sampler = new(kvib.KVib(), procedure, 2, cool_down=3)

@@ -5,10 +5,8 @@ from __future__ import annotations  # so that help() shows names, not what they 
 import math
 import os
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +28,11 @@ from kvib.checks import (
     checked_variables,
     cohort_norms,
     positive_weights,
+    warn,
     warn_of_fraction,
+    warn_of_waiting,
 )
-from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, IntArray
+from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, Guarantee, IntArray
 from kvib.difference import Difference
 from kvib.estimation import Coefficients, Estimation
 from kvib.estimators import answers, as_rows, unbiased
@@ -111,7 +111,7 @@ class Sampler:
         self._prices = Prices(checked_cost(cost, N), over_select, self._reach)
         self.budget = checked_budget(budget, N, self._prices.cost)
         if cost is None:
-            warn_of_fraction(self.budget, N, stacklevel=2)
+            warn_of_fraction(self.budget, N)
         self.estimator, self.guard = (
             checked_kind(estimator, Difference, "estimator"),
             checked_kind(guard, Guard, "guard"),
@@ -121,8 +121,12 @@ class Sampler:
         """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
         self.cut = 0.0
         """What the guard cut off in the last round: a bound on its bias, 0 where it did nothing."""
+        self.guarantee: Guarantee = self._reach.guarantee
+        """Of the estimate of the last round, now that it is known who answered: as its cohort said,
+        or biased, where a client is missing whose answer was certain, where the guard cut
+        something off, or where coefficients were not `unbiased`."""
         self._clients_per_round = self.budget
-        """How many average ones the budget is enough for."""
+        """Clients that the budget pays for at the average price."""
         if self._prices.differ:
             self._clients_per_round /= float(self._prices.of(np.arange(N)).mean())
         known = checked_variables(variables, N)
@@ -132,6 +136,7 @@ class Sampler:
         )
         self.sketches = Sketches(N, checked_sketch(sketch))
         self.resting = Resting(cool_down)
+        warn_of_waiting(self.resting.rounds, N, self._clients_per_round)
         self._urn = Urn(
             self.population,
             self.resting,
@@ -145,6 +150,7 @@ class Sampler:
         self._lock = threading.RLock()
         self._check_in: Chances | None = None
         """Of the round that clients are checking in for."""
+        self._silence_told = False
 
     @property
     def round(self) -> int:
@@ -260,15 +266,13 @@ class Sampler:
 
     def _opened(self, drawn: Cohort, chances: Chances, left_out: IntArray | None) -> Cohort:
         """A draw as the cohort of the next round."""
-        cohort = replace(
+        cohort = self._ledger.open(
             drawn,
             response=self._reach.at(drawn.ids),
             availability=self._reach.available(drawn.ids),
-            round=self._ledger.open(),
             budget=chances.budget,
             requested=chances.requested,
             guarantee=self._reach.guarantee,
-            token=self._ledger.token,
             left_out=left_out,
         )
         self._urn.remove(self.resting.add(cohort.ids, cohort.round))
@@ -305,10 +309,9 @@ class Sampler:
         }
         if any(idle.values()):
             names = " and ".join(name for name, there in idle.items() if there)
-            warnings.warn(
+            warn(
                 f"{names} of this sampler see nothing in update(norms); call step(cohort, updates) "
-                "instead of estimate and update, or make the sampler without",
-                stacklevel=4,
+                "instead of estimate and update, or make the sampler without"
             )
 
     def _learn(self, cohort: Cohort, norms: FloatArray) -> None:
@@ -317,12 +320,21 @@ class Sampler:
             heard = cohort.take(answered)
             with self._urn.changing(heard.ids):
                 self._learner.learn(heard, self.population.raw[heard.ids] * norms[answered])
+        self.guarantee = "biased" if self._reach.lost(cohort, answered) else cohort.guarantee
         self._reach.heard(cohort.ids, answered)
         self._ledger.close(cohort)
 
     def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        """Where somebody is silent who always answers; `Estimation` calls it too."""
-        self._reach.warn_of_silence(cohort, answered, stacklevel=4)
+        """Once, where somebody is silent who always answers; `Estimation` calls it too."""
+        silent = self._reach.lost(cohort, answered)
+        if silent and not self._silence_told:
+            warn(
+                f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
+                "their response probability is 1: the estimate is too small on average; give "
+                "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it. "
+                "This is said once; sampler.guarantee says it of every round"
+            )
+            self._silence_told = True
 
     def step(
         self,
@@ -336,8 +348,8 @@ class Sampler:
         Args:
             cohort: as drawn by this sampler.
             updates: one per client in the order of `cohort.ids`, arrays or tensors of one shape
-                (or stacked along the first axis), None where a client did not answer. All finite,
-                but with a guard, which leaves the others out.
+                (or stacked along the first axis), None where a client did not answer. All real, and
+                finite, but with a guard, which leaves the others out.
             coefficients: `unbiased` or `self_normalised`.
             like: what the model looks like; then a round without answers gives its form too, not
                 what is remembered as a vector, or 0.0.
@@ -349,7 +361,7 @@ class Sampler:
         if not answered.any():
             d = estimation.finish()  # what is remembered
             return d if like is None else rows.formed(like, d)
-        estimation.add(answered, flat)
+        estimation.borrow(answered, flat)
         return estimation.finish().reshape(shape)
 
     def begin(self, cohort: Cohort, coefficients: Coefficients = unbiased) -> Estimation:

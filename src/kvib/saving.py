@@ -72,6 +72,7 @@ def packed(sampler: "Sampler") -> Arrays:
         "index": {} if index is None else index.packed(),
         "estimator": {} if sampler.remembered is None else sampler.remembered.packed(),
         "cost": {} if cost is None else {"each": cost[:N]},
+        "ledger": ledger.packed(),
     }
     arrays = {
         "header": storage.header("sampler", about),
@@ -133,6 +134,7 @@ def restored(
     sampler._learner.restore(arrays, len(sampler))
     sampler._reach.restore(arrays, len(sampler))
     sampler._ledger = Ledger(about["token"], about["round"], arrays["updated"].tobytes())
+    sampler._ledger.restore(storage.part(arrays, "ledger"))
     if sampler._urn.index is not None:
         sampler._urn.index.restore(storage.part(arrays, "index"))
     if about["check-in"]:

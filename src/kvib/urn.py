@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from kvib import room
-from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.cohort import Cohort, FloatArray, IntArray, Pairs
 from kvib.index import Index
 from kvib.learner import Learner
 from kvib.population import Population
@@ -19,6 +20,11 @@ from kvib.resting import Resting
 from kvib.sketches import Sketches
 
 _NOBODY = np.empty(0, np.int64)
+
+
+def _nothing() -> Pairs:
+    """Second moments where nobody can be drawn."""
+    return Pairs(1.0, np.empty(0))
 
 
 class Chances(NamedTuple):
@@ -103,7 +109,7 @@ class Urn:
 
         def draw(rng: np.random.Generator) -> Cohort:
             if len(ids) == 0:
-                return self.cohort(ids, expected)
+                return replace(self.cohort(ids, expected), pairs=_nothing)
             return self._procedure(
                 expected, rng, weights=weights, ids=ids, variables=self.balanced_on(ids)
             )

@@ -65,7 +65,7 @@ class Mabs(Policy[MabsState]):
     def scores(self, state: MabsState, ids: IntArray) -> FloatArray:
         """s = w, relative to the largest of these clients."""
         logs = state.log_weight[ids]
-        return np.exp(logs - logs.max())
+        return np.asarray(np.exp(logs - logs.max()))
 
     def observe(self, state: MabsState, cohort: Cohort, feedback: FloatArray) -> MabsState:
         """log w += δ·count·π²/u³."""
