@@ -47,3 +47,6 @@ PAIRS = [
 ]
 
 IDS = [f"{policy!r}-{procedure!r}" for policy, procedure in PAIRS]
+
+FIXED = (kvib.Optimal, kvib.AOCS, kvib.Mabs, kvib.Avare, kvib.OSMD)
+"""Policies whose clients may leave, but neither join, return nor change their weight."""

@@ -214,6 +214,7 @@ def test_who_waits_is_gone_or_unknown():
 
 
 @pytest.mark.parametrize("policy", [kvib.KVib(), kvib.Avare()], ids=repr)
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_everybody_waits(policy):
     sampler = kvib.Sampler(policy, [1, 1], 2, kvib.independent, keys=["a", "b"], cool_down=1)
     assert sampler.admit("a").coefficient == 0.5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvib
-from members import IDS, PAIRS, POLICIES, PROCEDURES
+from members import FIXED, IDS, PAIRS, POLICIES, PROCEDURES
 
 N = 12
 WEIGHTS = np.random.default_rng(0).lognormal(0, 1, N)
@@ -224,3 +224,179 @@ def test_a_single_client(policy, procedure):
         cohort = sampler.draw(**known)
         sampler.update(cohort, [2.0] * len(cohort))
         assert cohort.coefficients.tolist() == [1.0]
+
+
+# Clients come, go, come back and change their weight
+
+CHANGES = {
+    "leave": lambda sampler: sampler.leave([1, 7]),
+    "return": lambda sampler: sampler.join([1.5], [1], cost_of(sampler, 2.0)),
+    "join": lambda sampler: sampler.join([4, 0.7], newcomers(sampler), cost_of(sampler, 1.0, 3.0)),
+    "reweigh": lambda sampler: sampler.reweigh([0, 5], [9.0, 0.1]),
+    "leave again": lambda sampler: sampler.leave([0, N] if len(sampler) > N else [0]),
+}
+
+
+def cost_of(sampler, *each):
+    return None if sampler._prices.cost is None else each
+
+
+def newcomers(sampler):
+    """Keys, where clients have some."""
+    return None if sampler.population.names is None else [N, N + 1]
+
+
+def arguments(sampler):
+    """Of the coming draw."""
+    given = {} if sampler._reach.always else {"available": np.arange(len(sampler))}
+    if sampler.policy.needs_norms:
+        given["norms"] = clients_norms(sampler)
+    return given
+
+
+def clients_norms(sampler):
+    """Exact in single precision, as a journal keeps them."""
+    rng = np.random.default_rng([1, sampler.round])
+    return rng.lognormal(0, 1, len(sampler)).astype(np.float32)
+
+
+def go_on(sampler, rounds):
+    """Rounds of whoever is there; the cohorts."""
+    cohorts = []
+    for _ in range(rounds):
+        norms = clients_norms(sampler)
+        cohorts.append(sampler.draw(**arguments(sampler)))
+        sampler.update(cohorts[-1], norms[cohorts[-1].ids])
+    return cohorts
+
+
+def packed(sampler):
+    return {name: (array.shape, array.tobytes()) for name, array in sampler.packed().items()}
+
+
+def change(sampler, name):
+    """Whether the change was made; one that is refused leaves everything as it was."""
+    before = packed(sampler)
+    try:
+        CHANGES[name](sampler)
+    except ValueError:
+        assert packed(sampler) == before
+        return False
+    return True
+
+
+def check_probabilities(sampler, here):
+    p = sampler.probabilities(**arguments(sampler))
+    able = np.setdiff1d(here, sampler.resting.ids)
+    assert np.flatnonzero(p).tolist() == able.tolist()
+    price = sampler._prices.of(np.arange(len(sampler)))
+    most = sampler._requested() if sampler._prices.differ else min(sampler._requested(), len(able))
+    slack = 0.5 if isinstance(sampler.policy, kvib.AOCS) else 1e-9
+    assert price @ p == pytest.approx(min(most, price[able].sum()), rel=slack)
+    assert sampler.weights.sum() == pytest.approx(1)
+    assert np.flatnonzero(sampler.weights).tolist() == here
+
+
+def changed(sampler):
+    """After every change, with rounds in between; those that were made, and who is here now."""
+    here, made = set(range(N)), []
+    go_on(sampler, 3)
+    for name in CHANGES:
+        if not change(sampler, name):
+            continue
+        made.append(name)
+        here -= {"leave": {1, 7}, "leave again": {0, 12}}.get(name, set())
+        here |= {"return": {1}, "join": {N, N + 1}}.get(name, set())
+        check_probabilities(sampler, sorted(here))
+        go_on(sampler, 2)
+    return made, sorted(here)
+
+
+def possible(policy, options=""):
+    if options in OF_EACH:
+        return []
+    return ["leave", "leave again"] if isinstance(policy, FIXED) else list(CHANGES)
+
+
+def check_resumed(sampler, again):
+    assert packed(sampler) == packed(again)
+    assert all(map(same, go_on(sampler, 3), go_on(again, 3)))
+    assert packed(sampler) == packed(again)
+
+
+@pair
+def test_changes_of_the_population(policy, procedure, tmp_path):
+    sampler = new(policy, procedure)
+    made, here = changed(sampler)
+    assert made == possible(policy)
+    sampler.save(tmp_path / "state.npz")
+    check_resumed(sampler, kvib.Sampler.load(tmp_path / "state.npz"))
+    check_probabilities(sampler, here)
+
+
+@pair
+def test_changes_of_the_population_in_a_journal(policy, procedure, tmp_path):
+    check_in_a_journal(tmp_path, policy, procedure)
+
+
+def check_in_a_journal(tmp_path, policy, procedure, options=""):
+    """What is refused is not written; what is written can be opened, and goes on."""
+    path, given = tmp_path / "run.kvib", (policy, WEIGHTS, 4, procedure)
+    others = {"seed": 5, "snapshot_every": 3} | OPTIONS.get(options, {})
+    with kvib.journalled(path, *given, **others) as durable:
+        made, here = changed(durable)
+        assert made == possible(policy, options)
+        events = durable._file.last
+        assert not any(change(durable, name) for name in CHANGES if name not in made)
+        assert durable._file.last == events
+        left = packed(durable)
+    with kvib.journalled(path) as durable:
+        assert packed(durable) == left
+        check_resumed(durable, kvib.Sampler.unpacked(durable.packed()))
+        check_probabilities(durable, here)
+
+
+OPTIONS = {
+    "cost": {"cost": np.arange(1.0, N + 1) / 4},
+    "keys": {"keys": list(range(N))},
+    "cool_down": {"cool_down": 1},
+    "response": {"response": 0.7},
+    "response learned": {"response": kvib.EstimatedRate()},
+    "over_select": {"response": 0.7, "over_select": True},
+    "over_select, learned": {"response": kvib.EstimatedRate(), "over_select": True},
+    "availability": {"availability": 0.8},
+    "availability learned": {"availability": kvib.EstimatedRate()},
+    "response of each": {"response": np.linspace(0.5, 1, N)},
+    "availability of each": {"availability": np.linspace(0.5, 1, N)},
+    "variables": {"variables": np.arange(2.0 * N).reshape(N, 2)},
+    "sketch": {"sketch": 4},
+    "estimator": {"estimator": kvib.Difference()},
+}
+OF_EACH = list(OPTIONS)[9:]
+"""What has an entry per client that newcomers cannot be given."""
+
+with_options = pytest.mark.parametrize("options", OPTIONS)
+
+
+@with_options
+@pytest.mark.filterwarnings("ignore:sketch|estimator")
+@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
+def test_changes_of_the_population_with_options(procedure, options):
+    policies = [kvib.KVib(), kvib.Forecast(), kvib.Mabs()]
+    if procedure is kvib.without_replacement:  # with costs probabilities differ
+        policies = [] if options in ("cost", "over_select") else [kvib.Uniform()]
+    for policy in policies:
+        sampler = new(policy, procedure, **OPTIONS[options])
+        made, here = changed(sampler)
+        assert made == possible(policy, options)
+        check_resumed(sampler, kvib.Sampler.unpacked(sampler.packed()))
+        check_probabilities(sampler, here)
+
+
+@with_options
+@pytest.mark.filterwarnings("ignore:sketch|estimator")
+@pytest.mark.parametrize("procedure", [kvib.independent, kvib.ordered, kvib.balanced], ids=repr)
+def test_changes_of_the_population_with_options_in_a_journal(procedure, options, tmp_path):
+    if options == "estimator":  # refused from the beginning
+        return
+    check_in_a_journal(tmp_path, kvib.Forecast(), procedure, options)

@@ -226,17 +226,12 @@ def test_the_expected_step_is_full_participation_over_all_outcomes():
         fresh = sampling(policy=kvib.Uniform(), procedure=kvib.independent, budget=1.5)
         one_round(fresh, grid, x)  # meets everybody
         sampler = fresh.sampler
-        forced = _as_drawn_by(sampler, cohort)
+        forced = sampler._ledger.open(cohort)
         fresh.fleet.draw = lambda online, forced=forced: forced
         arrays, _ = one_round(fresh, grid, x)
         mean += chance * flat(arrays)
     full = flat(x) - sum(w * flat(record(**g)) for w, g in zip(λ, UPDATES, strict=False))
     assert mean == pytest.approx(full, abs=1e-10)
-
-
-def _as_drawn_by(sampler, cohort):
-    real = sampler.draw(available=np.arange(len(sampler)))
-    return replace(cohort, round=real.round, token=real.token)
 
 
 def test_unbiased_through_messages_with_clients_that_fail():

@@ -155,6 +155,20 @@ def test_a_count_that_differs_is_a_difference(tmp_path, monkeypatch):
             same_draw(one, cohort)
 
 
+def test_rates_that_come_out_differently(tmp_path, monkeypatch):
+    """A cohort keeps the probability of an answer that it was drawn with, and can be answered."""
+    path = tmp_path / "run.kvib"
+    with begin(path, response=kvib.EstimatedRate()) as sampler:
+        cohort = sampler.draw()
+        sampler.update(cohort, [np.nan, *[1.0] * (len(cohort) - 1)])
+        drawn = play(sampler, 6)
+    monkeypatch.setattr(kvib.rates, "common", lambda state: 0.5)
+    with journalled(path, policy=Own()) as sampler:
+        [waiting] = sampler.outstanding()
+        same_draw(waiting, drawn[2])
+        sampler.update(drawn[2], np.ones(len(drawn[2])))
+
+
 def test_rounds_that_today_could_not_be_drawn(tmp_path, monkeypatch, caplog):
     path = tmp_path / "a"
     options = {"availability": kvib.EstimatedRate(), "cool_down": 1}
@@ -344,13 +358,7 @@ def fixture(tmp_path, name):
     return tmp_path / name
 
 
-def published(monkeypatch):
-    """Mabs without the bound on its step that it had."""
-    monkeypatch.setattr("kvib.policies.mabs.LARGEST_LOG_STEP", np.inf, raising=False)
-
-
-def test_mabs_without_its_cap(tmp_path, monkeypatch, caplog):
-    published(monkeypatch)
+def test_mabs_without_its_cap(tmp_path, caplog):
     path = fixture(tmp_path, "mabs.kvib")
     then = list(read(path).rounds())
     with journalled(path) as sampler:

@@ -323,6 +323,7 @@ def test_whoever_returns_has_its_history(policy, procedure):
     assert away.weights == pytest.approx(stays.weights, rel=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_leaving_is_no_way_round_the_cool_down():
     for procedure in (kvib.independent, kvib.pivotal):
         sampler = new(kvib.KVib(), procedure, 2, cool_down=3)
@@ -784,3 +785,35 @@ def test_a_policy_that_fails_loses_nobody():
         sampler.reweigh([1], [5])
     assert len(sampler._urn.index) == 3
     assert (sampler.probabilities() > 0).all()
+
+
+class Picky(kvib.KVib):
+    """Looks at each newcomer."""
+
+    def enter(self, state, ids, weights):
+        if (weights > 1).any():
+            raise ValueError("too heavy for this policy")
+        return super().enter(state, ids, weights)
+
+
+@pytest.mark.parametrize("procedure", [kvib.independent, kvib.balanced], ids=repr)
+def test_a_policy_that_refuses_a_newcomer_changes_nothing(procedure):
+    sampler = kvib.Sampler(Picky(), [1, 2, 3], 2, procedure)
+    play(sampler, 2)
+    sampler.leave([1])
+    refuses(sampler, "too heavy", lambda: sampler.join([1.0, 100.0]))
+    play(sampler, 2)
+    assert sampler.join([1.0, 2.0]).tolist() == [3, 4]
+    play(sampler, 2)
+
+
+def test_a_policy_that_refuses_a_newcomer_does_not_harm_a_journal(tmp_path):
+    sampler = kvib.journalled(tmp_path / "run", Picky(), [1, 2, 3], 2)
+    with pytest.raises(ValueError, match="too heavy"):
+        sampler.join([1.0, 100.0])
+    sampler.join([1.0])
+    cohort = sampler.draw()
+    sampler.close()
+    again = kvib.journalled(tmp_path / "run", policy=Picky())
+    assert again.outstanding()[0].ids.tolist() == cohort.ids.tolist()
+    assert len(again) == 4

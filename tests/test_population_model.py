@@ -274,12 +274,14 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "phases": PHASES}
 
 
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_clients_against_the_model():
     quick = settings(max_examples=25, stateful_step_count=25, derandomize=True, **QUIET)
     run_state_machine_as_test(Clients, settings=quick)
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_clients_against_the_model_for_long():
     run_state_machine_as_test(
         Clients, settings=settings(max_examples=300, stateful_step_count=60, **QUIET)

@@ -16,6 +16,7 @@ def test_blocks_do_not_change_what_is_computed(monkeypatch, tensor, m, d):
     weight = rng.random(m)
     whole = rows.norms(a), rows.dots(a, b), rows.sketch(a, 4), rows.doubled(weight, a)
     monkeypatch.setattr(rows, "WIDE", 2 * d)  # two rows at a time
+    monkeypatch.setattr(rows, "TILE", (2, 3))
     parts = rows.norms(a), rows.dots(a, b), rows.sketch(a, 4), rows.doubled(weight, a)
     for one, other in zip(whole[:3], parts[:3], strict=True):
         np.testing.assert_array_equal(one, other)
@@ -24,9 +25,25 @@ def test_blocks_do_not_change_what_is_computed(monkeypatch, tensor, m, d):
     assert str(parts[3].dtype).endswith("float64")
 
 
+@pytest.mark.parametrize("tensor", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize(("m", "d"), [(1, 7), (5, 3), (40, 9000)])
+def test_sums_of_one_array_and_of_many(monkeypatch, tensor, near, m, d):
+    """Also of tensors that NumPy cannot look at, as those on another device."""
+    if not near:
+        monkeypatch.setattr(rows, "_on_host", rows.is_numpy)
+    rng = np.random.default_rng(m + d)
+    given, weight = rng.normal(size=(m, d)).astype(np.float32), rng.random(m)
+    want = weight @ given.astype(np.float64)
+    for total in (rows.doubled(weight, tensor(given)), rows.summed(weight, list(tensor(given)))):
+        np.testing.assert_allclose(total, want, rtol=1e-13, atol=1e-13)
+        assert str(total.dtype).endswith("float64")
+
+
 def test_no_copy_of_everything(monkeypatch):
     """At most a few blocks beside the updates."""
     monkeypatch.setattr(rows, "WIDE", 100)
+    monkeypatch.setattr(rows, "TILE", (5, 20))
     largest = 0
     plain = rows.double
 

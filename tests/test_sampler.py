@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import kvib
-from kvib import rates
 
 SIZES = [10, 20, 30, 40, 50]
 
@@ -258,18 +257,10 @@ def test_learning_divides_by_the_chance_of_an_answer():
 def test_importance_weights_count_the_chance_of_an_answer_once():
     """Mabs divides by q once, not with every power of the probability."""
     policy = kvib.Mabs(rounds=9, gain=1.0)
-    sure, rare = (kvib.Sampler(policy, np.ones(4), 4, response=r) for r in (1.0, 0.25))
+    weights, draw = np.ones(4), kvib.independent
+    sure, rare = (kvib.Sampler(policy, weights, 4, draw, response=r) for r in (1.0, 0.25))
     for sampler in (sure, rare):
-        cohort = kvib.Cohort(
-            ids=range(4),
-            count=[1] * 4,
-            expected=[1] * 4,
-            weight=[0.25] * 4,
-            response=rates.at(sampler._reach.response, np.arange(4)),
-            budget=4,
-            token=sampler.draw().token,
-        )
-        sampler.update(cohort, [1, 2, 3, 4])
+        sampler.update(sampler.draw(), [1, 2, 3, 4])
     # feedback² is π²/r, observed with probability r: 1/r² in all
     assert rare._learner.state.log_weight == pytest.approx(16 * sure._learner.state.log_weight)
 

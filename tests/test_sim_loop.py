@@ -349,7 +349,8 @@ def test_one_explosive_client_does_not_end_a_guarded_run(torch):
     assert 0 < len(hit) < 20
     for r in records:
         assert np.isnan(r.norms).tolist() == (r.ids == 3).tolist()
-        assert np.isfinite([r.loss, r.step_norm, r.estimated_variance]).all()
+        assert np.isfinite([r.loss, r.step_norm]).all()
+        assert math.isnan(r.estimated_variance) == (3 in r.ids)  # an answer is missing
         assert math.isnan(r.variance)
     assert all(0 < r.cut < math.inf for r in hit)
     with pytest.raises(DivergedError, match=f"client 3 diverged in round {hit[0].round}"):

@@ -41,7 +41,7 @@ def follow(policy, procedure, rounds):
             budget=K,
             token=drawn.token,
         )
-        sampler.update(cohort, norms)
+        sampler._learn(cohort, np.array(norms))  # `update` takes the cohort that was drawn alone
     return [*seen, sampler.probabilities()]
 
 
@@ -126,6 +126,79 @@ def test_mabs():
             w[i] *= math.exp(delta * count * (0.25 * norm) ** 2 / q[i] ** 3)
         expected.append([K * ((1 - eta) * x / sum(w) + eta / N) for x in w])
     for got, want in zip(follow(kvib.Mabs(rounds=T), None, REPEATS), expected, strict=True):
+        assert got == pytest.approx(want, rel=1e-12)
+
+
+EXPLOSIONS = [
+    ([0, 2], [1, 1], [1.0, 1.0]),
+    ([0, 2], [1, 1], [400.0, 300.0]),
+    ([1, 3], [1, 1], [500.0, 499.9]),
+    ([0, 1], [1, 1], [900.0, 2.0]),
+]
+"""Steps of logarithms that are hundreds and thousands: exp of them is no number."""
+
+
+def check_size(steps):
+    assert 1e3 < max(steps) < 1e9  # beyond what exp can say, or the test tests nothing
+
+
+def test_mabs_with_steps_beyond_exp():
+    """No step is cut off: of two explosions the larger one is drawn."""
+    eta, gain = 0.4, 0.01
+    delta = eta**2 * math.sqrt(math.log(N) / (T * N**5)) / gain**2
+    log_w, steps = [0.0] * 4, []
+    expected = [[0.5] * 4]
+    for ids, counts, norms in EXPLOSIONS:
+        q = [x / K for x in expected[-1]]
+        for i, count, norm in zip(ids, counts, norms, strict=True):
+            steps.append(delta * count * (0.25 * norm) ** 2 / q[i] ** 3)
+            log_w[i] += steps[-1]
+        w = [math.exp(x - max(log_w)) for x in log_w]
+        expected.append([K * ((1 - eta) * x / sum(w) + eta / N) for x in w])
+    check_size(steps)
+    policy = kvib.Mabs(rounds=T, gain=gain)
+    for got, want in zip(follow(policy, None, EXPLOSIONS), expected, strict=True):
+        assert got == pytest.approx(want, rel=1e-12)
+
+
+def test_mabs_while_the_heaviest_client_is_away():
+    sampler = kvib.Sampler(kvib.Mabs(), np.ones(4), 2)
+    log_weight = np.array([1.0, 5000.0, 0.0, -1.0])
+    sampler._learner.state = sampler._learner.state._replace(log_weight=log_weight, peak=5000.0)
+    w = np.exp([1.0, 0.0, -1.0])
+    p = sampler.probabilities(absent=[1])
+    assert p[[0, 2, 3]] == pytest.approx(2 * (0.6 * w / w.sum() + 0.4 / 3), rel=1e-12)
+
+
+@pytest.mark.parametrize("mix", [0.4, 1e-12, 1e-150])
+def test_mabs_stays_finite(mix):
+    """Whatever feedback is taken in, and however often."""
+    sampler = kvib.Sampler(kvib.Mabs(rounds=9, gain=1e-59, mix=mix), np.ones(6), 2, seed=1)
+    for t in range(40):
+        cohort = sampler.draw()
+        sampler.update(cohort, np.where(cohort.ids % 2 == t % 2, 1e60, 0.0))
+        state, p = sampler._learner.state, sampler.probabilities()
+        assert np.isfinite(state.log_weight).all()
+        assert state.log_weight.max() == state.peak
+        assert (p > 0).all()
+        assert p.sum() == pytest.approx(2)
+
+
+def test_osmd_with_steps_beyond_exp():
+    alpha, gain = 0.4, 0.01
+    eta = K**2 * alpha**3 / (N**3 * gain**2) * math.sqrt(math.log(N) / (2 * T))
+    q, steps = [0.25] * 4, []
+    expected = [[0.5] * 4]
+    for ids, counts, norms in EXPLOSIONS:
+        raised = [math.log(x) for x in q]
+        for i, count, norm in zip(ids, counts, norms, strict=True):
+            steps.append(eta * count * (0.25 * norm) ** 2 / (K**2 * q[i] ** 3))
+            raised[i] += steps[-1]
+        q = floored([math.exp(x - max(raised)) for x in raised], alpha / N)
+        expected.append([K * x for x in q])
+    check_size(steps)
+    policy = kvib.OSMD(rounds=T, experts=1, gain=gain)
+    for got, want in zip(follow(policy, None, EXPLOSIONS), expected, strict=True):
         assert got == pytest.approx(want, rel=1e-12)
 
 

@@ -153,6 +153,96 @@ def test_cohorts_know_their_own_variance(procedure, budget):
         assert seen == 0
 
 
+def estimates(procedure, p, updates, response=1.0):
+    """(probability, estimate, its own variance) of everything a round can give."""
+
+    def played(rng):
+        cohort = procedure(p, rng)
+        object.__setattr__(cohort, "response", np.full(len(cohort), response))
+        heard = [response == 1 or rng.random() < response for _ in cohort.ids]
+        answers = [updates[i] if came else None for i, came in zip(cohort.ids, heard, strict=True)]
+        d = kvib.estimate(cohort, answers, like=np.zeros(DIM))
+        return d, kvib.estimated_variance(cohort, answers)
+
+    return [(chance, *both) for chance, both in outcomes(played) if chance > 1e-13]
+
+
+BUDGETS = [
+    (clients, budget)
+    for clients in (1, 2, 4)
+    for budget in (0.4, 0.9, 1, 1.5, 2, 2.4, 3, 3.6, 4)
+    if budget <= clients
+]
+
+
+@pytest.mark.parametrize(("clients", "budget"), BUDGETS)
+@pytest.mark.parametrize(
+    ("procedure", "response"),
+    [(p, 1.0) for p in PROCEDURES] + [(p, 0.6) for p in PROCEDURES if p.pairs],
+    ids=repr,
+)
+def test_a_variance_is_known_on_average_or_not_at_all(procedure, response, clients, budget):
+    """Never a 0 that is not the mean, never an exact NaN."""
+    updates = np.random.default_rng(1).normal(size=(clients, DIM)) + 1
+    equal = procedure in EQUAL_ONLY
+    for scores in (np.ones(clients), np.array([9.0, 1.0, 2.0, 0.5])[:clients]):
+        p = kvib.waterfill(np.ones(clients) if equal else scores, budget, cap=procedure.cap)
+        rounds = estimates(procedure, p, updates, response)
+        mean = sum(chance * d for chance, d, _ in rounds)
+        variance = sum(chance * d @ d for chance, d, _ in rounds) - mean @ mean
+        values = [estimate.value for *_, estimate in rounds]
+        exact = {estimate.exact for *_, estimate in rounds}
+        if procedure.pairs is None:
+            assert exact == {False}
+            if variance > 1e-12:
+                assert all(math.isnan(value) or value > 0 for value in values)
+        elif exact == {True}:
+            guess = sum(chance * estimate.value for chance, _, estimate in rounds)
+            assert guess == pytest.approx(variance, abs=1e-10)
+        else:
+            assert exact == {False}
+            assert np.isnan(values).all()
+            free = np.count_nonzero((p > 0) & (p < 1) | (procedure.cap > 1))
+            assert procedure is not kvib.independent
+            assert free > 1
+            assert p[p < 1].sum() <= 1 + 1e-12  # one draw, or none, among those not certain
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
+def test_a_round_without_anybody_has_no_variance(procedure):
+    policy = kvib.Uniform() if procedure in EQUAL_ONLY else kvib.KVib()
+    cohort = kvib.Sampler(policy, WEIGHTS, 2, procedure).draw(available=[])
+    assert kvib.estimated_variance(cohort, []).value == 0
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
+def test_the_variance_of_a_round_that_lost_a_certain_answer_is_not_known(procedure):
+    policy = kvib.Uniform() if procedure in EQUAL_ONLY else kvib.KVib()
+    sampler = kvib.Sampler(policy, WEIGHTS, 4, procedure, response=[1, 0.5, 1, 1, 1], seed=1)
+    cohort = sampler.draw()
+    silent = np.flatnonzero(cohort.ids != 1)[0]
+    answers = [None if k == silent else np.ones(DIM) for k in range(len(cohort))]
+    value, exact = kvib.estimated_variance(cohort, answers)
+    assert math.isnan(value)
+    assert not exact
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nothing_of_what_is_no_number_is_exact(bad):
+    cohort = kvib.independent([0.5, 1.0, 1.0], np.random.default_rng(0))
+    updates = np.where(cohort.ids[:, None] == 2, bad, 1.0)
+    value, exact = kvib.estimated_variance(cohort, updates)
+    assert math.isnan(value)
+    assert not exact
+
+
+def test_the_variance_of_a_cohort_without_a_design_is_not_known():
+    made = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.1, 0.2], weight=[0.5, 0.5])
+    value, exact = kvib.estimated_variance(made, np.ones((2, DIM)))
+    assert math.isnan(value)
+    assert not exact
+
+
 @pytest.mark.parametrize("procedure", [p for p in PROCEDURES if p.pairs], ids=repr)
 def test_variance_estimate_counts_silence(procedure):
     """Clients are there and answer with known probabilities: the estimate is still exact."""

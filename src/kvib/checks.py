@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, TypeVar
@@ -150,13 +152,31 @@ def checked_budget(budget: float, clients: float, cost: FloatArray | None = None
     return float(budget)
 
 
-def warn_of_fraction(budget: float, clients: int, stacklevel: int) -> None:
+def warn(message: str) -> None:
+    """A warning that points at the line outside kvib that led to it."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] == "kvib":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
+
+
+def warn_of_fraction(budget: float, clients: int) -> None:
     """Fewer than one client per round: elsewhere such a number is a share of all clients."""
     if budget < 1 < clients:
-        warnings.warn(
+        warn(
             f"budget {budget:g} is less than one client per round; for a share of the {clients} "
-            f"clients write {budget:g} * {clients}",
-            stacklevel=stacklevel + 1,
+            f"clients write {budget:g} * {clients}"
+        )
+
+
+def warn_of_waiting(cool_down: int, clients: int, per_round: float) -> None:
+    """Clients that wait for so long that too few are left to draw."""
+    longest = max(math.floor(clients / per_round * (1 + 1e-12)) - 1, 0)
+    if cool_down > longest:
+        warn(
+            f"cool_down={cool_down} is too long for {clients} clients of whom {per_round:g} are "
+            "drawn per round: most of them wait, and rounds are short or empty; cool_down="
+            f"{longest} is the longest that keeps rounds full"
         )
 
 

@@ -33,6 +33,21 @@ class Pairs(NamedTuple):
         """Whether norms alone give the variance, as for independent draws."""
         return isinstance(self.ratio, float) and self.ratio == 1.0
 
+    @property
+    def complete(self) -> bool:
+        """Whether cohorts of the design show all of its variance."""
+        return True
+
+
+class Incomplete(Pairs):
+    """Second moments of a design in which some clients can never be drawn together (one draw, say):
+    no cohort shows what these pairs add to the variance."""
+
+    @property
+    def complete(self) -> bool:
+        """They do not."""
+        return False
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Cohort:
@@ -63,7 +78,13 @@ class Cohort:
     most: float = 1.0
     """How often one client can be drawn: once, or in every draw of those with replacement."""
     guarantee: Guarantee = "unbiased"
-    """Of Σ coefficient·update: unbiased, consistent (q was estimated), or biased (a selector)."""
+    """Of Σ coefficient·update over those of this cohort who answer, each with probability q:
+    unbiased; consistent, where q was estimated; or biased, as of a selector's choice. It is said
+    before the answers. Once it is known who answered, `take` says it again: a round that lost a
+    client whose answer was certain is biased. `Sampler.guarantee` has it of the last round."""
+    by_chance: bool = True
+    """Whether clients were drawn with the probabilities in `expected`; False: chosen by a selector,
+    which has none."""
     token: str = ""
     """Names the sampler that drew it."""
     pairs: Callable[[], Pairs] | None = field(default=None, repr=False)
@@ -112,10 +133,21 @@ class Cohort:
         left = np.maximum(1 - e / self.most, 0.0)
         return np.asarray(self.count * (self.weight / e) ** 2 * left)
 
+    def lost(self, answered: BoolArray) -> BoolArray:
+        """Who did not answer although its answer was certain, [m]."""
+        return np.asarray(~answered & (self.response == self.availability))
+
     def take(self, keep: BoolArray) -> "Cohort":
-        """The part of this cohort that `keep` marks, without its second moments."""
+        """The part of this cohort that `keep` marks, without its second moments: those who
+        answered, say. Without a client whose answer was certain it is biased."""
+        lost = self.guarantee == "unbiased" and bool(self.lost(keep).any())
         aligned = ("ids", "count", "expected", "weight", "response", "availability")
-        return replace(self, pairs=None, **{name: getattr(self, name)[keep] for name in aligned})
+        return replace(
+            self,
+            pairs=None,
+            guarantee="biased" if lost else self.guarantee,
+            **{name: getattr(self, name)[keep] for name in aligned},
+        )
 
     def __repr__(self) -> str:
         ids = ", ".join(map(str, self.ids[:8])) + (", …" if len(self) > 8 else "")

@@ -1,15 +1,14 @@
 """The estimate of one round, fed with updates as they come."""
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvib import rows
-from kvib.checks import LARGEST_NORM
-from kvib.cohort import BoolArray, Cohort, FloatArray
+from kvib.checks import LARGEST_NORM, warn
+from kvib.cohort import BoolArray, Cohort, FloatArray, Guarantee, IntArray
 from kvib.rows import Rows
 
 if TYPE_CHECKING:
@@ -31,6 +30,15 @@ class NotFiniteError(ValueError):
         super().__init__(
             f"norm {norm} of client {client}: a norm is between 0 and {LARGEST_NORM:g}; {way_out}"
         )
+
+
+def overflown(ids: IntArray, shares: FloatArray, total: Any) -> ValueError:
+    """An estimate that its precision cannot say, of clients that add so much to it."""
+    kind, worst = str(total.dtype).removeprefix("torch."), int(np.nanargmax(shares))
+    return ValueError(
+        f"the estimate overflows {kind}: client {ids[worst]} adds most to it, a share of norm "
+        f"{shares[worst]:g}; give the updates in {'float32' if '16' in kind else 'float64'}"
+    )
 
 
 def among_heard(coefficients: Coefficients, cohort: Cohort, heard: BoolArray) -> float:
@@ -65,6 +73,8 @@ class Estimation:
         """‖g − βh‖ of those who were added, as the policy will learn them."""
         self.not_finite = np.zeros(len(cohort), dtype=np.bool_)
         """Whose updates are no numbers; with a guard they count as no answer."""
+        self.guarantee: Guarantee = cohort.guarantee
+        """Of the estimate; once it is finished, see `Sampler.guarantee`."""
         self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
@@ -84,8 +94,14 @@ class Estimation:
         return self._scale * (self._watch.cut + self._watch.most(self.not_finite))
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
-        """Take in the updates of the clients that `at` marks; returns g − βh of those that are
-        finite, [m, d], as far as a guard left it. Without a guard all must be."""
+        """Take in the updates of the clients that `at` marks, [m, d], whose place may be used again
+        afterwards; returns g − βh of those that are finite, as far as a guard left it. Without a
+        guard all must be."""
+        given = rows.floating(rows.real(updates))
+        return self.borrow(at, given if self._sampler.remembered is None else rows.copied(given))
+
+    def borrow(self, at: BoolArray, updates: Rows) -> Rows:
+        """The same of updates that stay as they are until the end."""
         self._check(at, updates)
         recalled = 0.0 if self._recalled is None else rows.like(updates, self._recalled[at])
         residuals = updates if self._recalled is None else updates - recalled
@@ -113,6 +129,8 @@ class Estimation:
     def _check(self, at: BoolArray, updates: Rows) -> None:
         if np.asarray(at).dtype != np.bool_ or np.shape(at) != (len(self._cohort),):
             raise ValueError("mark the clients by a mask: one boolean per client of the cohort")
+        if updates.ndim != 2:
+            raise ValueError(f"updates have shape {tuple(updates.shape)}; give a row per client")
         if int(np.count_nonzero(at)) != len(updates):
             raise ValueError(f"{len(updates)} updates for {np.count_nonzero(at)} marked clients")
         if not np.isnan(self.norms[at]).all() or self.not_finite[at].any():
@@ -143,10 +161,9 @@ class Estimation:
             )
         if len(gone):
             names = ", ".join(map(str, self._sampler.keys(gone)))
-            warnings.warn(
+            warn(
                 f"updates of round {self._cohort.round} are not finite, and left out as if their "
-                f"clients had not answered: {names}; lower the learning rate, or clip",
-                stacklevel=4,
+                f"clients had not answered: {names}; lower the learning rate, or clip"
             )
         self._sampler.warn_of_silence(self._cohort, heard | self.not_finite)
 
@@ -156,10 +173,27 @@ class Estimation:
         heard = ~np.isnan(self.norms)
         self._tell(heard)
         more = among_heard(self._coefficients, self._cohort, heard) / self._more
+        # with a memory there is more to d than the sum, but coefficients are unbiased then
+        d = self._as_given(self._d if more == 1 else self._d * more)
         usual = 0.0 if self._watch is None else self._watch.total() * more
         self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts)
         self._scale = more
-        self._sampler.cut = self.cut
-        # with a memory there is more to d than the sum, but coefficients are unbiased then
-        d = self._d if more == 1 else self._d * more
-        return d if self._like is None else rows.like(self._like, d)
+        self._say()
+        return d
+
+    def _as_given(self, d: Any) -> Any:
+        """In the precision of the updates, or an error before anything is learned."""
+        if self._like is None:
+            return d
+        given = rows.cast(d, self._like)
+        if not math.isfinite(rows.norms(given[None])[0]):
+            raise overflown(self._cohort.ids, self._factors * self.norms, given)
+        return given
+
+    def _say(self) -> None:
+        """What the round came to, beside d."""
+        sampler, own = self._sampler, self._coefficients(self._cohort)
+        sampler.cut = self.cut
+        if sampler.cut > 0 or not np.array_equal(own, self._cohort.coefficients):
+            sampler.guarantee = "biased"
+        self.guarantee = sampler.guarantee

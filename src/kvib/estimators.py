@@ -1,7 +1,8 @@
 """From a cohort's updates to the estimate of the full-participation step."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from kvib import rows
 from kvib.checks import LARGEST_NORM, by_id
 from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray, Pairs
-from kvib.estimation import Coefficients, NotFiniteError
+from kvib.estimation import Coefficients, NotFiniteError, overflown
+from kvib.procedures.procedure import whole_and_part
 
 Update = Any
 """One client's update: a NumPy array, a torch tensor, a number, or dicts and lists of them."""
@@ -17,7 +19,7 @@ Update = Any
 
 def unbiased(cohort: Cohort) -> FloatArray:
     """λ·count/(q·expected): E[Σ coefficient·update] is the full-participation step, exactly."""
-    if cohort.guarantee == "biased":
+    if not cohort.by_chance:
         raise ValueError(
             "a selector's cohort has no inclusion probabilities, so nothing makes it unbiased; "
             "pass coefficients=kvib.self_normalised"
@@ -40,7 +42,8 @@ def estimate(
 ) -> Update:
     """Estimate Σ_i λ_i g_i over all clients from the updates of the drawn ones.
 
-    d = Σ_{i ∈ S} λ_i·count_i/(q_i·expected_i) · g_i.
+    d = Σ_{i ∈ S} λ_i·count_i/(q_i·expected_i) · g_i, added in double precision and returned in the
+    form and precision of the first update, without gradients; double for integers.
 
     Examples:
         >>> import kvib
@@ -52,7 +55,7 @@ def estimate(
         cohort: who was drawn.
         updates: one per client in the order of `cohort.ids` (a list, or an array or tensor stacked
             along the first axis), None where a client did not answer; or a mapping from client id
-            to update, without those.
+            to update, without those. All are real and finite.
         coefficients: `unbiased` or `self_normalised`.
         like: what the model looks like; then an empty cohort gives zeros of that form, not 0.0.
     """
@@ -62,23 +65,51 @@ def estimate(
             return _map(lambda leaf: rows.zeros(leaf, leaf.shape), like)
         return rows.zeros(updates, updates.shape[1:]) if hasattr(updates, "shape") else 0.0
     heard = cohort.take(answered)
-    factors = coefficients(heard).tolist()
-    if rows.is_numpy(updates) and updates.dtype.kind == "f":
-        total: Any = np.tensordot(np.asarray(factors, updates.dtype), np.asarray(given), axes=1)
-    else:
-        total = _map(lambda leaf: leaf * factors[0], given[0])
-        for factor, update in zip(factors[1:], given[1:], strict=True):
-            total = _add(total, update, factor)
+    factors = coefficients(heard)
+    total = _summed(factors, given)
     if not math.isfinite(norm(total)):
-        _blame(heard.ids, given)
+        raise _blamed(heard.ids, factors, given, total)
     return total
 
 
-def _blame(ids: IntArray, updates: Sequence[Update]) -> None:
-    """Whose update has left the numbers."""
-    for client, length in zip(ids.tolist(), norms(updates).tolist(), strict=True):
-        if not length <= LARGEST_NORM:
-            raise NotFiniteError(client, length)
+def _summed(factors: FloatArray, updates: Sequence[Update] | Any) -> Update:
+    """Σ factor·update, part by part."""
+    first = updates[0]
+    if hasattr(updates, "shape"):
+        stacked = rows.real(updates)
+        flat = rows.doubled(factors, stacked.reshape(len(stacked), -1))
+        return rows.cast(flat.reshape(stacked.shape[1:]), first)
+    _check_forms(updates)
+    if isinstance(first, Mapping):
+        return {name: _summed(factors, [u[name] for u in updates]) for name in first}
+    if _numbers(first):
+        return list(_summed(factors, np.array(updates, np.float64)))
+    if isinstance(first, list | tuple):
+        return [_summed(factors, parts) for parts in zip(*updates, strict=True)]
+    arrays = [rows.real(update) for update in updates]
+    return rows.cast(rows.summed(factors, arrays), arrays[0])
+
+
+def _check_forms(updates: Sequence[Update]) -> None:
+    mine = _form(updates[0])
+    for update in updates[1:]:
+        if _form(update) != mine:
+            raise ValueError(
+                f"one client's update is of form {_form(update)}, another's {mine}; all must be of "
+                "one model"
+            )
+
+
+def _blamed(
+    ids: IntArray, factors: FloatArray, updates: Sequence[Update], total: Update
+) -> ValueError:
+    """Whose update has left the numbers, or who adds most to a sum that has."""
+    lengths = norms(updates)
+    bad = np.flatnonzero(~(lengths <= LARGEST_NORM))
+    if len(bad):
+        return NotFiniteError(int(ids[bad[0]]), float(lengths[bad[0]]))
+    leaves = [leaf for leaf in _leaves(total) if not math.isfinite(norm(leaf))]
+    return overflown(ids, factors * lengths, leaves[0])
 
 
 def norm(update: Update) -> float:
@@ -96,9 +127,11 @@ class VarianceEstimate(NamedTuple):
     """What a cohort says about the variance E‖d − D‖² of its own estimate."""
 
     value: float
-    """NaN where the design never shows two clients together (with replacement, one draw)."""
+    """NaN where it is not known: some clients can never be drawn together (one draw, say), an
+    approximation has too little to go by, or an answer is missing that was certain."""
     exact: bool
-    """Whether its mean is the variance exactly; False: a good approximation (pivotal, …)."""
+    """Whether its mean over all draws is the variance exactly; False: a good approximation
+    (pivotal, …), or NaN."""
 
 
 def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> VarianceEstimate:
@@ -115,8 +148,10 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> Varia
         updates: as for `estimate`.
     """
     answered, given = answers(cohort, updates)
-    lengths = np.full(len(cohort), math.nan)
-    lengths[answered] = norms(given)
+    lengths, came = np.full(len(cohort), math.nan), norms(given)
+    if not (came <= LARGEST_NORM).all():
+        return _known(math.nan, exact=False)
+    lengths[answered] = came
     pairs = None if cohort.pairs is None else cohort.pairs()
     alone = pairs is not None and pairs.uncorrelated
     return deviation(cohort, lengths, None if alone else _gram(given), pairs)
@@ -133,32 +168,40 @@ def deviation(
         gram: g_i·g_j of those who answered; independent draws do without, others give NaN.
         pairs: second moments, if already at hand.
     """
-    if cohort.guarantee == "biased":
+    if not cohort.by_chance:
         raise ValueError("a selector's cohort has no inclusion probabilities, hence no variance")
     if pairs is None and cohort.pairs is not None:
         pairs = cohort.pairs()
     answered = ~np.isnan(lengths)
     drawn = cohort.take(answered)
+    if drawn.guarantee == "biased" or not (pairs is None or pairs.complete):
+        return _known(math.nan, exact=False)
     count, a, r = drawn.count, drawn.availability, drawn.response / drawn.availability
     zeta = drawn.weight / (a * drawn.expected)
     squared = (zeta * lengths[answered]) ** 2
     away = ((count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared).sum()
     alone = pairs is not None and pairs.uncorrelated
     if gram is None and not alone:
-        return VarianceEstimate(math.nan, exact=False)
+        return _known(math.nan, exact=False)
     scaled = np.empty((0, 0)) if gram is None else np.outer(zeta, zeta) * gram
     if pairs is None:
-        return VarianceEstimate(float(_approximate(cohort, drawn, r, scaled) + away), exact=False)
+        return _known(_approximate(cohort, drawn, r, scaled) + away, exact=False)
     between = 0.0 if alone else _between(count / r, pairs, answered, scaled)
     own = (count * pairs.size[answered] / r * squared).sum()
-    return VarianceEstimate(float(own - between + away), exact=cohort.guarantee == "unbiased")
+    return _known(own - between + away, exact=cohort.guarantee == "unbiased")
+
+
+def _known(value: float, exact: bool) -> VarianceEstimate:
+    """What is not a number is not known, and nothing of it is exact."""
+    known = math.isfinite(value)
+    return VarianceEstimate(float(value) if known else math.nan, exact and known)
 
 
 def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, gram: FloatArray) -> float:
-    """½ΣΣ weight_i weight_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²; NaN if no pair can ever be seen."""
+    """½ΣΣ weight_i weight_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²."""
+    if len(weight) < 2:
+        return 0.0
     ratio = pairs.ratio if isinstance(pairs.ratio, float) else pairs.ratio[answered][:, answered]
-    if np.min(ratio, initial=1.0) <= 0:
-        return math.nan
     distance = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram  # ‖ζ_i − ζ_j‖²
     return float((np.outer(weight, weight) * (1 - 1 / ratio) * distance).sum() / 2)
 
@@ -166,26 +209,38 @@ def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, gram: FloatA
 def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray) -> float:
     """Σ (1−p)/r·‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ (1−p)/r (Deville 1999).
 
-    A fractional budget adds a client who is nobody, ζ = 0, drawn whenever the size is ⌊K⌋.
+    NaN where fewer than two are seen whom chance decided on.
     """
-    free = (1 - np.minimum(drawn.expected, 1.0)) / r
-    part = cohort.budget - math.floor(cohort.budget)
-    if part > 0 and len(cohort) <= cohort.budget:
-        free = np.append(free, part)
-        gram = np.pad(gram, (0, 1))
-    total = free.sum()
-    if total == 0:
+    if decided(cohort):
         return 0.0
+    more = nobody(cohort)
+    free = np.append((1 - np.minimum(drawn.expected, 1.0)) / r, more)
     if np.count_nonzero(free) < 2:
         return math.nan
+    gram = np.pad(gram, (0, len(more)))
+    total = free.sum()
     w = free / total
     spread = np.diag(gram) - 2 * (gram @ w) + w @ gram @ w  # ‖ζ_i − ζ̄‖²
     return float((free * spread).sum() / (1 - (w * w).sum()))
 
 
+def decided(cohort: Cohort) -> bool:
+    """Whether all who could be drawn were drawn for certain, so that no chance was in the draw."""
+    return bool((cohort.expected >= 1).all() and len(cohort) >= cohort.budget * (1 - 1e-9))
+
+
+def nobody(cohort: Cohort) -> FloatArray:
+    """1 − p of a client who is nobody, [1] or [0]: with a fractional budget it is drawn, with
+    ζ = 0, whenever the size is ⌊K⌋. NaN where the budget is not known."""
+    if math.isnan(cohort.budget):
+        return np.array([math.nan])
+    whole, part = whole_and_part(cohort.budget, max(len(cohort), 1))
+    return np.full(int(part > 0 and len(cohort) <= whole), part)
+
+
 def answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:
     """Which clients of a cohort answered, and their updates in the same order."""
-    given = by_id(cohort, updates) if isinstance(updates, Mapping) else updates
+    given = by_id(cohort, updates) if isinstance(updates, Mapping) else _listed(updates)
     if len(given) != len(cohort):
         raise ValueError(
             f"{len(given)} updates for a cohort of {len(cohort)}; give one per client in the order "
@@ -193,6 +248,18 @@ def answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:
         )
     answered = np.array([update is not None for update in given], dtype=np.bool_)
     return answered, given if answered.all() else [u for u in given if u is not None]
+
+
+def _listed(updates: Any) -> Any:
+    """Updates in an order that can be gone through more than once: a list of what is generated."""
+    if hasattr(updates, "shape") or isinstance(updates, list | tuple):
+        return updates
+    if not isinstance(updates, Iterable) or isinstance(updates, str | bytes | Set):
+        raise ValueError(
+            f"updates {reprlib.repr(updates)} are not in an order; give a list in the order of "
+            "cohort.ids, or a mapping from client id to update"
+        )
+    return list(updates)
 
 
 def as_rows(updates: Sequence[Update] | Any) -> tuple[Any, tuple[int, ...]]:
@@ -211,6 +278,7 @@ def as_rows(updates: Sequence[Update] | Any) -> tuple[Any, tuple[int, ...]]:
                     f"{k}); all must be of one model"
                 )
         stacked = rows.stacked(updates)
+    stacked = rows.real(stacked)
     return rows.floating(stacked.reshape(len(stacked), -1)), tuple(stacked.shape[1:])
 
 
@@ -224,22 +292,7 @@ def _map(function: Callable[[Any], Any], update: Update) -> Update:
         return {name: _map(function, part) for name, part in update.items()}
     if isinstance(update, list | tuple):
         return [_map(function, part) for part in update]
-    return function(np.asarray(update, np.float64) if isinstance(update, int | float) else update)
-
-
-def _add(total: Update, update: Update, factor: float) -> Update:
-    """total + factor·update, where total may be changed."""
-    mine, others = _form(total), _form(update)
-    if mine != others:
-        raise ValueError(
-            f"one client's update is of form {others}, another's {mine}; all must be of one model"
-        )
-    if isinstance(total, Mapping):
-        return {name: _add(part, update[name], factor) for name, part in total.items()}
-    if isinstance(total, list):
-        return [_add(part, new, factor) for part, new in zip(total, update, strict=True)]
-    total += update * factor
-    return total
+    return function(rows.real(update))
 
 
 def _form(update: Update) -> Any:

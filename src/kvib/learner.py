@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from kvib import storage
+from kvib import room, storage
 from kvib.checks import SMALLEST_FEEDBACK
 from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
 from kvib.intact import demand
@@ -94,9 +94,10 @@ class Learner:
         """There are now so many clients."""
         self.state = self.policy.resized(self.state, clients, budget)
 
-    def widen(self, more: int) -> None:
+    def widen(self, entries: int) -> None:
         """Room for more clients."""
-        wider = {name: padded(getattr(self.state, name), more) for name in self.policy.per_client}
+        arrays = {name: getattr(self.state, name) for name in self.policy.per_client}
+        wider = {name: room.widened(array, entries) for name, array in arrays.items()}
         self.state = self.state._replace(**wider)
 
     def packed(self, clients: int) -> Arrays:
@@ -120,11 +121,6 @@ class Learner:
             each = getattr(self.state, name)
             demand(each.shape[-1] == clients, f"state.{name} is of shape {each.shape}")
         self.policy.check(self.state, clients, round)
-
-
-def padded(array: FloatArray, more: int) -> FloatArray:
-    """Room at the end of the last axis."""
-    return np.concatenate([array, np.zeros((*array.shape[:-1], more), array.dtype)], axis=-1)
 
 
 def _feedback(pi: FloatArray, reach: FloatArray, availability: FloatArray) -> FloatArray:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvib import intact, sums
+from kvib import intact, room, sums
 from kvib.checks import normalise, positive_weights
 from kvib.cohort import Arrays, BoolArray, FloatArray, IntArray
 from kvib.intact import FINITE, POSITIVE, demand
@@ -136,22 +136,17 @@ class Population:
         return ids, back
 
     def add(self, ids: IntArray, weights: FloatArray, keys: list[Key] | None) -> None:
-        """New ones, with the ids that `prepare` gave them, their weights in our units."""
-        self.widen(self.count + len(ids))
+        """New ones, with the ids that `prepare` gave them, their weights in our units; there is
+        room for them."""
         self.raw[ids] = weights
         if self.names is not None and keys is not None:
             self._name(keys, len(ids))
         self.count += len(ids)
         self._pay(weights)
 
-    def widen(self, needed: int) -> int:
-        """Room for so many ids, doubled when it is used up; how much there is now."""
-        if needed > len(self.raw):
-            room = max(needed, len(self.raw) + len(self.raw) // 2 + 1024)
-            raw = np.ones(room)
-            raw[: self.count] = self.raw[: self.count]
-            self.raw = raw
-        return len(self.raw)
+    def widen(self, entries: int) -> None:
+        """Room for more clients."""
+        self.raw = room.widened(self.raw, entries, empty=1)
 
     def leave(self, ids: IntArray) -> None:
         """They are gone, and may return."""
@@ -163,13 +158,12 @@ class Population:
         self.gone.difference_update(ids.tolist())
         self._pay(self.raw[ids])
 
-    def reweigh(self, ids: IntArray, weights: FloatArray) -> FloatArray:
-        """New weights in our units; the ratios new / old."""
-        ratio, here = weights / self.raw[ids], self.is_here(ids)
+    def reweigh(self, ids: IntArray, weights: FloatArray) -> None:
+        """New weights in our units."""
+        here = self.is_here(ids)
         self._pay(-self.raw[ids[here]])
         self._pay(weights[here])
         self.raw[ids] = weights
-        return ratio
 
     def about(self) -> dict[str, Any]:
         """Numbers for the header of a file."""

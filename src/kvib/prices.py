@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvib import rates
+from kvib import rates, room
 from kvib.checks import checked_budget
 from kvib.cohort import FloatArray, IntArray
 from kvib.reach import Reach
@@ -46,6 +46,11 @@ class Prices:
         if not self.differ:
             return scores
         return lambda ids: scores(ids) / np.sqrt(self.of(ids))
+
+    def widen(self, entries: int) -> None:
+        """Room for more clients."""
+        if self.cost is not None:
+            self.cost = room.widened(self.cost, entries)
 
     def requested(self, budget: float, clients: float) -> float:
         """A budget, raised where it counts answers whose rate is being learned."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import intact
+from kvib import intact, room
 from kvib.cohort import FloatArray, IntArray
 from kvib.intact import COUNT, POSITIVE, Range, demand
 
@@ -115,12 +115,11 @@ def common(state: RateState) -> float:
     return (1 + state.total_hits) / (1 + state.total_trials)
 
 
-def widened(state: RateState, room: int) -> RateState:
+def widened(state: RateState, entries: int) -> RateState:
     """Room for more clients, who were never tried."""
     if is_known(state):
         return state
-    more = np.zeros(room - len(state.trials), np.int64)
-    trials, hits = (np.concatenate([counts, more]) for counts in (state.trials, state.hits))
+    trials, hits = (room.widened(counts, entries) for counts in (state.trials, state.hits))
     return state._replace(trials=trials, hits=hits)
 
 

@@ -1,7 +1,5 @@
 """Who is there and who answers: the two rates behind q."""
 
-import warnings
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -72,22 +70,15 @@ class Reach:
         """Which of these clients answered."""
         self.response = rates.observe(self.response, ids, answered)
 
-    def warn_of_silence(self, cohort: Cohort, answered: BoolArray, stacklevel: int) -> None:
-        """Somebody is silent who always answers."""
-        certain = self.answering(cohort.ids) == 1
-        silent = int(np.count_nonzero(~answered & certain))
-        if silent and rates.is_known(self.response):
-            warnings.warn(
-                f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
-                "their response probability is 1: the estimate is too small on average; give "
-                "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it",
-                stacklevel=stacklevel + 1,
-            )
+    def lost(self, cohort: Cohort, answered: BoolArray) -> int:
+        """How many are silent who always answer; where rates are learned, nobody is said to."""
+        known = rates.is_known(self.response)
+        return int(np.count_nonzero(cohort.lost(answered))) if known else 0
 
-    def widen(self, room: int) -> None:
+    def widen(self, entries: int) -> None:
         """Room for more clients, who were never tried."""
-        self.response = rates.widened(self.response, room)
-        self.availability = rates.widened(self.availability, room)
+        self.response = rates.widened(self.response, entries)
+        self.availability = rates.widened(self.availability, entries)
 
     def packed(self, clients: int) -> Arrays:
         """As arrays."""

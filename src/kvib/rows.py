@@ -3,6 +3,7 @@
 Only this file knows which of the two it has. Rows are the updates of some clients, [m, d].
 """
 
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
@@ -15,11 +16,40 @@ from kvib.randomness import generator
 Rows = Any
 WIDE = 2**26
 """Numbers of which there is ever a second copy, in double precision: half a gigabyte."""
+TILE = 32, 8192
+"""Rows and columns of arrays that are summed at once: few enough to stay in a cache, and so few
+that no library spreads them over threads, whose number would change the last bits."""
 
 
 def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
     """An array (or one number of it), not a tensor."""
     return isinstance(array, np.ndarray | np.generic)
+
+
+def real(given: Any) -> Any:
+    """An array or tensor of real numbers, without gradients; an error for anything else."""
+    if hasattr(given, "detach"):
+        tensor = given.detach()
+        if tensor.is_complex():
+            raise ValueError(_COMPLEX)
+        return tensor
+    if isinstance(given, np.ma.MaskedArray):
+        raise ValueError("an update is a masked array; fill in what is masked: update.filled(0)")
+    array = np.asarray(given)
+    if array.dtype.kind == "c":
+        raise ValueError(_COMPLEX)
+    try:
+        if array.dtype.kind not in "biufO":
+            raise TypeError
+        return array.astype(np.float64) if array.dtype.kind == "O" else array
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{' '.join(reprlib.repr(given).split())} is not an update; give arrays, tensors or "
+            "numbers, or dicts and lists of them"
+        ) from None
+
+
+_COMPLEX = "an update is complex; give its real and imaginary parts as two arrays"
 
 
 def norms(rows: Rows) -> FloatArray:
@@ -44,13 +74,62 @@ def gram(rows: Rows) -> FloatArray:
 
 def doubled(weight: FloatArray, rows: Rows) -> Any:
     """Σ weight_i row_i, [d], in double precision."""
-    if is_numpy(rows):  # by no BLAS, whose order of sums hangs on its threads
-        return np.einsum("i,ij->j", weight, rows, dtype=np.float64)
-    total = double(rows[:0]).sum(0)
-    for at in _blocks(rows):
-        wide = double(rows[at])
-        total += like(wide, weight[at]) @ wide
+    if not _on_host(rows):
+        total = double(rows[:0]).sum(0)
+        for at in _blocks(rows):
+            wide = double(rows[at])
+            total += like(wide, weight[at]) @ wide
+        return total
+    added = np.zeros(rows.shape[1])
+    for at, columns in _tiles(*rows.shape):
+        added[columns] += _mixed(weight[at], double(to_numpy(rows[at, columns])))
+    return like(double(rows[:0]), added)
+
+
+def _mixed(weight: FloatArray, rows: FloatArray) -> FloatArray:
+    """Σ weight_i row_i by no BLAS, whose order of sums hangs on its threads."""
+    mixed: FloatArray = np.einsum("i,ij->j", weight, rows)
+    return mixed
+
+
+def summed(weight: FloatArray, arrays: Sequence[Any]) -> Any:
+    """Σ weight_i array_i of arrays of one shape, in double precision."""
+    first = arrays[0]
+    if all(_on_host(array) and "bfloat16" not in str(array.dtype) for array in arrays):
+        added = _summed(weight, [to_numpy(array).reshape(-1) for array in arrays])
+        return like(double(first), added.reshape(first.shape))
+    total = double(first) * float(weight[0])
+    for factor, array in zip(weight[1:].tolist(), arrays[1:], strict=True):
+        total.add_(like(total, array) if is_numpy(array) else array, alpha=factor)
     return total
+
+
+def _summed(weight: FloatArray, vectors: Sequence[NDArray[Any]]) -> FloatArray:
+    """Of vectors, tile by tile, so that there is no second copy of all of them."""
+    m, d = len(vectors), len(vectors[0])
+    total, tile = np.zeros(d), np.empty((min(m, TILE[0]), min(d, TILE[1])))
+    for at, columns in _tiles(m, d):
+        part = tile[: at.stop - at.start, : columns.stop - columns.start]
+        for row, vector in zip(part, vectors[at], strict=True):
+            row[:] = vector[columns]
+        total[columns] += _mixed(weight[at], part)
+    return total
+
+
+def _on_host(array: Any) -> bool:
+    """Whether NumPy can look at its numbers: those of a tensor on another device it cannot, nor
+    those of a sparse one."""
+    return is_numpy(array) or bool(
+        array.device.type == "cpu" and str(array.layout) == "torch.strided"
+    )
+
+
+def _tiles(m: int, d: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of each tile."""
+    for low in range(0, m, TILE[0]):
+        at = slice(low, min(low + TILE[0], m))
+        for left in range(0, d, TILE[1]):
+            yield at, slice(left, min(left + TILE[1], d))
 
 
 def _blocks(rows: Rows) -> Iterator[slice]:
@@ -87,6 +166,14 @@ def floating(array: Any) -> Any:
     return array.detach() if array.is_floating_point() else double(array)
 
 
+def cast(total: Any, other: Any) -> Any:
+    """A sum in double precision in the kind, place and precision of another, double for integers;
+    what that precision cannot say becomes infinite."""
+    with np.errstate(over="ignore"):
+        given = like(floating(other), total)
+    return given[()] if is_numpy(given) else given
+
+
 def zeros(other: Any, shape: Any) -> Any:
     """Of this shape, in the kind, place and precision of another."""
     return np.zeros(shape, other.dtype) if is_numpy(other) else other.new_zeros(shape)
@@ -111,7 +198,7 @@ def stacked(updates: Sequence[Any]) -> Any:
         return np.stack([np.asarray(u) for u in updates])
     out = first.new_empty((len(updates), *first.shape))  # torch.stack, without importing torch
     for k, tensor in enumerate(updates):
-        out[k] = tensor
+        out[k] = like(first, tensor)
     return out
 
 

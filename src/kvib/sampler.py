@@ -5,16 +5,14 @@ from __future__ import annotations  # so that help() shows names, not what they 
 import math
 import os
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import rates, rows, saving, storage
+from kvib import rates, room, rows, saving, storage
 from kvib.checkin import Admission, coin
 from kvib.checks import (
     all_norms,
@@ -30,14 +28,16 @@ from kvib.checks import (
     checked_variables,
     cohort_norms,
     positive_weights,
+    warn,
     warn_of_fraction,
+    warn_of_waiting,
 )
-from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, IntArray
+from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, Guarantee, IntArray
 from kvib.difference import Difference
 from kvib.estimation import Coefficients, Estimation
 from kvib.estimators import answers, as_rows, unbiased
 from kvib.guard import Guard
-from kvib.learner import Learner, padded
+from kvib.learner import Learner
 from kvib.ledger import Ledger
 from kvib.policies import Forecasts, Policy, Setting
 from kvib.population import Key, Population, listed
@@ -112,7 +112,7 @@ class Sampler:
         self._prices = Prices(checked_cost(cost, N), over_select, self._reach)
         self.budget = checked_budget(budget, N, self._prices.cost)
         if cost is None:
-            warn_of_fraction(self.budget, N, stacklevel=2)
+            warn_of_fraction(self.budget, N)
         self.estimator, self.guard = (
             checked_kind(estimator, Difference, "estimator"),
             checked_kind(guard, Guard, "guard"),
@@ -122,28 +122,36 @@ class Sampler:
         """What the guard measures by: a running mean of Σ coefficient·‖g‖."""
         self.cut = 0.0
         """What the guard cut off in the last round: a bound on its bias, 0 where it did nothing."""
-        self.variables = checked_variables(variables, N)
+        self.guarantee: Guarantee = self._reach.guarantee
+        """Of the estimate of the last round, now that it is known who answered: as its cohort said,
+        or biased, where a client is missing whose answer was certain, where the guard cut
+        something off, or where coefficients were not `unbiased`."""
         self._clients_per_round = self.budget
-        """How many average ones the budget is enough for."""
+        """Clients that the budget pays for at the average price."""
         if self._prices.differ:
             self._clients_per_round /= float(self._prices.of(np.arange(N)).mean())
-        known = (self.population.raw, self._clients_per_round, self.procedure.cap, self.variables)
-        self._learner = Learner(policy, Setting(*known))
+        known = checked_variables(variables, N)
+        self._learner = Learner(
+            policy,
+            Setting(self.population.raw, self._clients_per_round, self.procedure.cap, known),
+        )
         self.sketches = Sketches(N, checked_sketch(sketch))
         self.resting = Resting(cool_down)
+        warn_of_waiting(self.resting.rounds, N, self._clients_per_round)
         self._urn = Urn(
             self.population,
             self.resting,
             self._prices,
             self._learner,
             self.procedure,
-            self.variables,
+            known,
             self.sketches,
         )
         self._ledger = Ledger()
         self._lock = threading.RLock()
         self._check_in: Chances | None = None
         """Of the round that clients are checking in for."""
+        self._silence_told = False
 
     @property
     def round(self) -> int:
@@ -166,6 +174,11 @@ class Sampler:
     def prices(self) -> Prices:
         """What drawing a client takes from the budget."""
         return self._prices
+
+    @property
+    def variables(self) -> FloatArray:
+        """What is known of every client, [N, d]."""
+        return self._urn.variables[: len(self)]
 
     def __len__(self) -> int:
         """How many clients there are, those who left included: ids are below it."""
@@ -264,15 +277,13 @@ class Sampler:
 
     def _opened(self, drawn: Cohort, chances: Chances, left_out: IntArray | None) -> Cohort:
         """A draw as the cohort of the next round."""
-        cohort = replace(
+        cohort = self._ledger.open(
             drawn,
             response=self._reach.at(drawn.ids),
             availability=self._reach.available(drawn.ids),
-            round=self._ledger.open(),
             budget=chances.budget,
             requested=chances.requested,
             guarantee=self._reach.guarantee,
-            token=self._ledger.token,
             left_out=left_out,
         )
         self._urn.remove(self.resting.add(cohort.ids, cohort.round))
@@ -309,10 +320,9 @@ class Sampler:
         }
         if any(idle.values()):
             names = " and ".join(name for name, there in idle.items() if there)
-            warnings.warn(
+            warn(
                 f"{names} of this sampler see nothing in update(norms); call step(cohort, updates) "
-                "instead of estimate and update, or make the sampler without",
-                stacklevel=4,
+                "instead of estimate and update, or make the sampler without"
             )
 
     def _learn(self, cohort: Cohort, norms: FloatArray) -> None:
@@ -321,12 +331,21 @@ class Sampler:
             heard = cohort.take(answered)
             with self._urn.changing(heard.ids):
                 self._learner.learn(heard, self.population.raw[heard.ids] * norms[answered])
+        self.guarantee = "biased" if self._reach.lost(cohort, answered) else cohort.guarantee
         self._reach.heard(cohort.ids, answered)
         self._ledger.close(cohort)
 
     def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        """Where somebody is silent who always answers; `Estimation` calls it too."""
-        self._reach.warn_of_silence(cohort, answered, stacklevel=4)
+        """Once, where somebody is silent who always answers; `Estimation` calls it too."""
+        silent = self._reach.lost(cohort, answered)
+        if silent and not self._silence_told:
+            warn(
+                f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
+                "their response probability is 1: the estimate is too small on average; give "
+                "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it. "
+                "This is said once; sampler.guarantee says it of every round"
+            )
+            self._silence_told = True
 
     def step(
         self,
@@ -340,8 +359,8 @@ class Sampler:
         Args:
             cohort: as drawn by this sampler.
             updates: one per client in the order of `cohort.ids`, arrays or tensors of one shape
-                (or stacked along the first axis), None where a client did not answer. All finite,
-                but with a guard, which leaves the others out.
+                (or stacked along the first axis), None where a client did not answer. All real, and
+                finite, but with a guard, which leaves the others out.
             coefficients: `unbiased` or `self_normalised`.
             like: what the model looks like; then a round without answers gives its form too, not
                 what is remembered as a vector, or 0.0.
@@ -353,7 +372,7 @@ class Sampler:
         if not answered.any():
             d = estimation.finish()  # what is remembered
             return d if like is None else rows.formed(like, d)
-        estimation.add(answered, flat)
+        estimation.borrow(answered, flat)
         return estimation.finish().reshape(shape)
 
     def begin(self, cohort: Cohort, coefficients: Coefficients = unbiased) -> Estimation:
@@ -533,15 +552,16 @@ class Sampler:
             ids, back = self.population.prepare(names, len(given))
             if (price is None) != (self._prices.cost is None):
                 raise ValueError("give newcomers a cost if, and only if, the others have one")
-            fresh = ids[~back]
+            fresh, known = ids[~back], ids[back]
             self._make_room(len(self) + len(fresh))
+            self._learner.enter(fresh, own[~back])  # the policy first: it may still refuse
+            self._learner.reweigh(known, own[back], own[back] / self.population.raw[known])
             new = None if names is None else [names[k] for k in np.flatnonzero(~back)]
             self.population.add(fresh, own[~back], new)
             if self._prices.cost is not None and price is not None:
                 self._prices.cost[ids] = price
-            self._learner.enter(fresh, own[~back])
-            self.population.come_back(ids[back])
-            self._weighed(ids[back], own[back])
+            self.population.come_back(known)
+            self.population.reweigh(known, own[back])
             self._resized()
             self._urn.insert(ids)
             return ids
@@ -573,10 +593,8 @@ class Sampler:
             if len(np.unique(ids)) != len(ids):
                 raise ValueError("a client is listed twice; give each its one new weight")
             with self._urn.reweighing(ids):
-                self._weighed(ids, own)
-
-    def _weighed(self, ids: IntArray, own: FloatArray) -> None:
-        self._learner.reweigh(ids, own, self.population.reweigh(ids, own))
+                self._learner.reweigh(ids, own, own / self.population.raw[ids])
+                self.population.reweigh(ids, own)
 
     def _refuse_fixed(self) -> None:
         """Refuse what has one entry per client and nobody to give newcomers theirs."""
@@ -595,16 +613,13 @@ class Sampler:
                 )
 
     def _make_room(self, needed: int) -> None:
-        """Arrays for so many ids, grown by half when they are full."""
+        """Entries for this many ids in everything that has one per client."""
         before = len(self.population.raw)
-        room = self.population.widen(needed)
-        if room == before:
-            return
-        self._learner.widen(room - before)
-        if self._prices.cost is not None:
-            self._prices.cost = padded(self._prices.cost, room - before)
-        self._reach.widen(room)
-        self._urn.widen(room)
+        entries = room.enough(needed, before)
+        if entries > before:
+            parts = (self._learner, self._prices, self._reach, self.sketches, self._urn)
+            for part in (self.population, *parts):
+                part.widen(entries)
 
     def _resized(self) -> None:
         clients = len(self.population)

@@ -45,6 +45,7 @@ _PARTS = (
     "index",
     "estimator",
     "cost",
+    "ledger",
 )
 ARRAYS = (*_ALONE, *_PARTS)
 """Arrays of a sampler, by the first words of their names. Each part knows the others."""
@@ -73,10 +74,11 @@ def packed(sampler: "Sampler") -> Arrays:
     parts = {
         "population": sampler.population.packed(),
         "resting": sampler.resting.packed(),
-        "sketches": sampler.sketches.packed(),
+        "sketches": sampler.sketches.packed(N),
         "index": {} if index is None else index.packed(),
         "estimator": {} if sampler.remembered is None else sampler.remembered.packed(),
         "cost": {} if cost is None else {"each": cost[:N]},
+        "ledger": ledger.seals(),
     }
     arrays = {
         "weights": sampler.population.raw[:N],
@@ -171,7 +173,7 @@ def _fill(sampler: "Sampler", about: dict[str, Any], arrays: Arrays) -> None:
     N, parts = len(sampler), {name: storage.part(arrays, name) for name in _PARTS}
     sampler.budget = about["budget"]
     sampler._clients_per_round = intact.number(about, "usual")
-    sampler._ledger.restore(about, arrays)
+    sampler._ledger.restore(about, arrays, parts["ledger"])
     # normalising again may change the last digit
     sampler.population.raw[:] = arrays["weights"]
     sampler.population.restore(about["population"], parts["population"])

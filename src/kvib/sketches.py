@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from kvib import intact
+from kvib import intact, room
 from kvib.cohort import Arrays, Cohort, FloatArray, IntArray
 from kvib.intact import FINITE, NOT_NEGATIVE, Range
 
@@ -64,9 +64,13 @@ class Sketches:
         product, old, new, _ = self._returns
         return _explained(product, old, new) if old > 0 else math.nan
 
-    def packed(self) -> Arrays:
+    def widen(self, entries: int) -> None:
+        """Room for more clients, who were never seen."""
+        self.rows = room.widened(self.rows, entries, empty=math.nan, axis=0)
+
+    def packed(self, clients: int) -> Arrays:
         """As arrays."""
-        return {"rows": self.rows, "returns": self._returns}
+        return {"rows": self.rows[:clients], "returns": self._returns}
 
     def restore(self, arrays: Arrays) -> None:
         """What `packed` packed."""

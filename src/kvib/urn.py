@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvib import intact
+from kvib import intact, room
 from kvib.cohort import Arrays, Cohort, FloatArray, IntArray, Pairs
 from kvib.index import Index
 from kvib.learner import Learner
@@ -20,6 +20,11 @@ from kvib.resting import Resting
 from kvib.sketches import Sketches
 
 _NOBODY = np.empty(0, np.int64)
+
+
+def _nothing() -> Pairs:
+    """Second moments where nobody can be drawn."""
+    return Pairs(1.0, np.empty(0))
 
 
 class Chances(NamedTuple):
@@ -62,7 +67,7 @@ class Urn:
     ) -> None:
         self._population, self._resting = population, resting
         self._prices, self._learner, self._procedure = prices, learner, procedure
-        self._variables, self._sketches = variables, sketches
+        self.variables, self._sketches = variables, sketches
         self._absent = _NOBODY
         self.index: Index | None = None
         if learner.policy.lasting and procedure.by_index is not None:
@@ -111,8 +116,8 @@ class Urn:
             return everybody[some]
 
         def draw(rng: np.random.Generator) -> Cohort:
-            if len(ids) == 0:  # procedures know no second moments of no clients
-                return replace(self.cohort(ids, expected), pairs=lambda: Pairs(1.0, np.empty(0)))
+            if len(ids) == 0:
+                return replace(self.cohort(ids, expected), pairs=_nothing)
             return self._procedure(
                 expected, rng, weights=weights, ids=ids, variables=self.balanced_on(ids)
             )
@@ -146,7 +151,7 @@ class Urn:
         weights = self._population.shares()
         weight = weights[ids, None]
         sketches = self._sketches.filled(ids, weights)
-        return np.concatenate([weight, weight * self._variables[ids], weight * sketches], axis=1)
+        return np.concatenate([weight, weight * self.variables[ids], weight * sketches], axis=1)
 
     def cohort(self, ids: IntArray, expected: FloatArray) -> Cohort:
         """Clients that were drawn once."""
@@ -210,10 +215,11 @@ class Urn:
         here = ids[self._population.is_here(ids)]
         self._put_in(here[~self._resting.has(here)])
 
-    def widen(self, room: int) -> None:
+    def widen(self, entries: int) -> None:
         """Room for more clients."""
+        self.variables = room.widened(self.variables, entries, axis=0)
         if self.index is not None:
-            self.index.widen(room)
+            self.index.widen(entries)
 
     def _inside(self, ids: IntArray) -> IntArray:
         return ids[:0] if self.index is None else ids[self.index.main.place[ids] >= 0]

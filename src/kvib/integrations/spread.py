@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from kvib.cohort import BoolArray, Cohort, FloatArray
+from kvib.estimators import decided, nobody
 
 
 class Spread:
@@ -25,6 +26,7 @@ class Spread:
         self._pairs = None if pairs is None or isinstance(pairs.ratio, np.ndarray) else pairs
         self.norms_suffice = pairs is not None and pairs.uncorrelated
         """As for independent draws; then `add` need not be called."""
+        self._complete = pairs is None or pairs.complete
         if self._pairs is None:
             self._f = (1 - np.minimum(cohort.expected, 1.0)) / self._r
         else:
@@ -42,6 +44,8 @@ class Spread:
         Without updates, which a server may not see, norms must suffice.
         """
         came, r, a = ~np.isnan(norms), self._r, self._a
+        if not self._complete or self._cohort.take(came).guarantee == "biased":
+            return math.nan
         count, squared = self._cohort.count, (self._zeta * norms) ** 2
         silence = count**2 * (1 - r) / r**2 + count * self._cohort.expected * (1 - a) / r
         away = float((silence * squared)[came].sum())
@@ -51,26 +55,19 @@ class Spread:
         own = float((count * self._pairs.size / r * squared)[came].sum())
         if self.norms_suffice:
             return own + away
-        ratio = float(self._pairs.ratio)
-        if ratio <= 0:  # no two clients are ever seen together
-            return math.nan
+        if len(f) < 2:
+            return own + away
         between = float(f.sum()) * square - float(np.dot(self._sum, self._sum))
-        return own - (1 - 1 / ratio) * between + away
+        return own - (1 - 1 / float(self._pairs.ratio)) * between + away
 
     def _approximate(self, f: FloatArray, square: float) -> float:
-        """Σf‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ f (Deville 1999).
-
-        A fractional budget adds a client who is nobody, ζ = 0, drawn whenever the size is ⌊K⌋.
-        """
-        budget = self._cohort.budget
-        part = budget - math.floor(budget)
-        if part > 0 and len(self._cohort) <= budget:
-            f = np.append(f, part)
-        total = f.sum()
-        if total == 0:
+        """Σf‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ f (Deville 1999)."""
+        if decided(self._cohort):
             return 0.0
+        f = np.append(f, nobody(self._cohort))
         if np.count_nonzero(f) < 2:
             return math.nan
+        total = f.sum()
         w = f / total
         within = square - float(np.dot(self._sum, self._sum)) / total
         return float(max(within, 0.0) / (1 - (w * w).sum()))

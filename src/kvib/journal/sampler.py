@@ -318,7 +318,9 @@ class Journalled(Sampler):
         if same and cohorts.alike(cohort, fact, cohorts.CONDITIONS):
             return cohort
         self._note(fact)
-        return replace(cohort, **{name: getattr(fact, name) for name in cohorts.CONDITIONS})
+        recorded = replace(cohort, **{name: getattr(fact, name) for name in cohorts.CONDITIONS})
+        self._ledger.keep(recorded)
+        return recorded
 
     def _note(self, fact: Cohort) -> None:
         """Remember the first recorded round that comes out differently today."""

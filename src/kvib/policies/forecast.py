@@ -10,7 +10,7 @@ import numpy as np
 from kvib import intact
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, ORDINARY, POSITIVE, Range, demand
-from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Forecasts, Policy, Setting
+from kvib.policies.policy import Exploration, Forecasts, Policy, Setting
 from kvib.procedures import pivotal
 
 OUTLIER = 4.0
@@ -28,8 +28,8 @@ STALE = 1.0
 """Variance that offsets have gained since the last refit when scores are worth a new one."""
 SCORED = 16
 """Clients that such a refit may score for every one that was drawn since the last."""
-SMALLEST_LOG = -700.0
-"""exp of it is still a positive number."""
+SMALLEST_LOG, LARGEST_LOG = -700.0, 700.0
+"""exp of them is still a positive number, and a finite one."""
 BLOCK = 1 << 16
 """Clients scored at once at a refit, so that what is computed on the way stays in the cache."""
 
@@ -164,7 +164,7 @@ class Forecast(Policy[ForecastState]):
     def scores(self, state: ForecastState, ids: IntArray) -> FloatArray:
         """λ·√E‖g‖², up to a common factor."""
         logs = state.log_score[ids] - state.level
-        return np.asarray(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG_STEP)))
+        return np.asarray(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG)))
 
     def check(self, state: ForecastState, clients: int, round: int) -> None:
         """Nothing can be of a later round, and covariances must be some."""

@@ -8,9 +8,13 @@ import numpy as np
 
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.intact import FINITE, POSITIVE, demand, or_unknown
-from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
+from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
+
+LARGEST_STEP = float(np.finfo(np.float64).max) / 4
+"""The only bound of a step: floats end there. Where `mix` is at least 1e-12 no feedback that a
+sampler takes in comes near it."""
 
 
 class MabsState(NamedTuple):
@@ -18,7 +22,8 @@ class MabsState(NamedTuple):
 
     log_weight: FloatArray
     peak: float
-    """The largest log weight; weights only grow, so it is known without a search."""
+    """The largest log weight: weights only grow, so it is known without a search. Where it leaves
+    the finite numbers all are lowered, since only their differences matter."""
     largest_loss: float
     """L = G²; NaN until the first feedback."""
 
@@ -64,8 +69,9 @@ class Mabs(Policy[MabsState]):
         return Exploration(mix=self.mix)
 
     def scores(self, state: MabsState, ids: IntArray) -> FloatArray:
-        """s = w, relative to the largest."""
-        return np.exp(state.log_weight[ids] - state.peak)
+        """s = w, relative to the largest of these clients."""
+        logs = state.log_weight[ids]
+        return np.asarray(np.exp(logs - logs.max()))
 
     def check(self, state: MabsState, clients: int, round: int) -> None:
         """No log weight can be above the largest."""
@@ -79,10 +85,15 @@ class Mabs(Policy[MabsState]):
             if mean == 0:
                 return state
             L = mean**2
-        N, T = len(state.log_weight), horizon(self.rounds, cohort.round)
-        delta = self.mix**2 * math.sqrt(math.log(N) / (T * float(N) ** 5)) / L
+        log_weight, ids = state.log_weight, cohort.ids
+        N, T = len(log_weight), horizon(self.rounds, cohort.round)
+        rate = math.sqrt(math.log(N) / (T * float(N) ** 5))
         u, answered = cohort.expected / cohort.budget, cohort.expected_answers / cohort.budget
-        step = delta * cohort.count * feedback**2 / (u**2 * answered)  # one u is P(observed)
-        state.log_weight[cohort.ids] += np.minimum(step, LARGEST_LOG_STEP)
-        peak = max(state.peak, float(state.log_weight[cohort.ids].max()))
+        with np.errstate(over="ignore"):
+            gain = self.mix * feedback / (math.sqrt(L) * u)  # one more u is P(observed)
+            log_weight[ids] += np.minimum(rate * cohort.count * gain**2 / answered, LARGEST_STEP)
+        peak = max(state.peak, float(log_weight[ids].max()))
+        if peak > LARGEST_STEP:
+            np.maximum(log_weight - peak, -LARGEST_STEP, out=log_weight)
+            peak = 0.0
         return state._replace(peak=peak, largest_loss=L)

@@ -9,13 +9,15 @@ import numpy as np
 from kvib import intact
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.intact import CLOSE, POSITIVE, Range, demand, or_unknown
-from kvib.policies.policy import LARGEST_LOG_STEP, Exploration, Policy, Setting
+from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
 from kvib.waterfill import waterfill
 
 MOST_EXPERTS = 64
 """Enough for 2^120 rounds."""
+SMALLEST_LOG = -700.0
+"""Relative to the largest: exp of it is still a positive number, and far below any floor."""
 
 
 class OSMDState(NamedTuple):
@@ -139,18 +141,20 @@ class OSMD(Policy[OSMDState]):
             largest = float(feedback.max()) ** 2
 
         N, K = state.experts.shape[1], state.budget
-        least, E = self.least, len(state.log_trust)
-        steps = 2.0 ** np.arange(E) * (least * K / N) ** 3 / largest
-        steps *= math.sqrt(math.log(N) / (2 * T))
+        floor, E = self.least * K / N, len(state.log_trust)
         own = state.experts[:, cohort.ids]  # [E, m]
-        loss = cohort.count * feedback**2 / (own * cohort.expected_answers)  # [E, m]
+        steps = 2.0 ** np.arange(E) * math.sqrt(math.log(N) / (2 * T))
+        gain = cohort.count * (feedback / math.sqrt(largest)) ** 2  # in ratios, which stay finite
         moved = np.log(state.experts)
-        moved[:, cohort.ids] += np.minimum(steps[:, None] * loss / own, LARGEST_LOG_STEP)
+        moved[:, cohort.ids] += (
+            steps[:, None] * gain * (floor / own) ** 2 * (floor / cohort.expected_answers)
+        )
         for x in range(E):
-            raised = np.exp(moved[x] - moved[x].max())
-            state.experts[x] = waterfill(raised, K, least * K / N, state.cap)
+            raised = np.exp(np.maximum(moved[x] - moved[x].max(), SMALLEST_LOG))
+            state.experts[x] = waterfill(raised, K, floor, state.cap)
 
-        rate = least / N * math.sqrt(8 * K / (T * largest))
+        loss = cohort.count * feedback**2 / (own * cohort.expected_answers)  # [E, m]
+        rate = self.least / N * math.sqrt(8 * K / (T * largest))
         trust = state.log_trust - rate * loss.sum(axis=1)
         trust -= trust.max()
         trust -= math.log(np.exp(trust).sum())

@@ -20,8 +20,6 @@ _SMALLEST_SCORE = 2.0**-200
 
 _TOGETHER = 1 << 16
 """Clients whose scores are looked at together when all are."""
-LARGEST_LOG_STEP = 700.0
-"""Where weights are multiplied by exp(step): this one already means total dominance."""
 
 
 class Setting(NamedTuple):

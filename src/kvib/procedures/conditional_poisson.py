@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvib import compiled
-from kvib.cohort import FloatArray, IntArray, Pairs
+from kvib.cohort import FloatArray, Incomplete, IntArray, Pairs
 from kvib.procedures.procedure import Procedure, whole_and_part
 
 _LARGEST_TABLE = 2**27  # entries: one gigabyte
@@ -137,10 +137,10 @@ def _pairs(expected: FloatArray, at: IntArray) -> Pairs:
     for row, i in zip(inside, place, strict=True):
         given = np.insert(_inclusion(np.delete(b, i), k - 1), i, 1.0)  # P(j in | i in)
         ratio[row, inside] = given[place] / p[place]
-        ratio[row, row] = float(k > 1)  # 0 tells that it can never be seen with another
+        ratio[row, row] = 1.0
         if len(p) > len(clients):  # the size is k, or k − 1 when nobody is drawn
             size[row] = p[-1] - given[-1]
-    return Pairs(ratio, size)
+    return (Pairs if k > 1 or len(clients) < 2 else Incomplete)(ratio, size)
 
 
 def _inclusion(b: FloatArray, k: int) -> FloatArray:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray, Pairs
+from kvib.cohort import FloatArray, Incomplete, IntArray, Pairs
 from kvib.procedures.procedure import Procedure, random_size, size_moments
 
 
@@ -12,7 +12,8 @@ def _counts(expected: FloatArray, rng: np.random.Generator) -> IntArray:
 
 def _pairs(expected: FloatArray, at: IntArray) -> Pairs:
     K, falling, variance = size_moments(expected)  # E[n_i n_j] = E[n(n−1)] q_i q_j
-    return Pairs(ratio=falling / K**2, size=np.full(len(at), variance / K))
+    kind = Pairs if falling > 0 or np.count_nonzero(expected) < 2 else Incomplete
+    return kind(falling / K**2, np.full(len(at), variance / K))
 
 
 with_replacement = Procedure("with_replacement", _counts, _pairs, cap=np.inf)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray, Pairs
+from kvib.cohort import FloatArray, Incomplete, IntArray, Pairs
 from kvib.procedures.procedure import Procedure, random_size, size_moments
 
 
@@ -26,7 +26,7 @@ def _pairs(p: FloatArray, at: IntArray) -> Pairs:
     N = len(p)
     K, falling, variance = size_moments(p)  # P(i, j) = E[n(n−1)] / (N(N−1))
     ratio = falling / (N * (N - 1)) / (K / N) ** 2 if N > 1 else 1.0
-    return Pairs(ratio=ratio, size=np.full(len(at), variance / K))
+    return (Pairs if ratio > 0 else Incomplete)(ratio, np.full(len(at), variance / K))
 
 
 without_replacement = Procedure("without_replacement", _counts, _pairs)

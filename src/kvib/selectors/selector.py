@@ -88,17 +88,17 @@ class Selector:
             rng = generator(self.seed, self._ledger.round, "select")
             size = min(requested, len(ids))
             chosen = np.sort(self.rule.choose(self._state, ids, size, rng)) if size else ids
-            return Cohort(
+            cohort = Cohort(
                 ids=chosen,
                 count=np.ones(len(chosen), dtype=np.int64),
                 expected=np.ones(len(chosen)),  # given what it saw, the choice was certain
                 weight=self.weights[chosen],
-                round=self._ledger.open(),
                 budget=float(size),
                 requested=float(requested),
                 guarantee="biased",
-                token=self._ledger.token,
+                by_chance=False,
             )
+            return self._ledger.open(cohort)
 
     def update(self, cohort: Cohort, signals: Any) -> None:
         """Learn what a cohort reported: losses or updates, in the order of its ids or by id."""
