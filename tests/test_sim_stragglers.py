@@ -12,6 +12,7 @@ from kvib import metrics
 from kvib.sim import ClientData, LocalSGD, Simulation, Task
 from kvib.sim.engines.engine import Evaluation, Summed, Usual
 from kvib.sim.local import plan
+from members import IDS, PAIRS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cool_down")  # clients that wait for long
 
@@ -349,6 +350,18 @@ def test_the_oracle_has_no_regret_whatever_is_drawn(options):
         assert math.isfinite(r.quality)
 
 
+@pytest.mark.parametrize(("policy", "procedure"), PAIRS, ids=IDS)
+def test_every_policy_and_procedure_meets_stragglers(policy, procedure):
+    options = {"response": np.linspace(0.3, 1, 9), "availability": np.linspace(1, 0.4, 9)}
+    simulation = new(policy, procedure, 3, clients=9, cool_down=1, **options)
+    for _ in range(4):
+        r = simulation.round()
+        names = ("variance", "bias", "cost", "optimal_cost", "optimal_variance", "quality")
+        assert all(0 <= getattr(r, name) < math.inf for name in names)
+        if procedure is not kvib.with_replacement:  # which may draw a client more than once
+            assert r.cost >= r.optimal_cost * (1 - 1e-9)
+
+
 def test_cost_and_regret_of_silence():
     simulation = new(kvib.BySize(), response=RESPONSE)
     p, weights = simulation.sampler.probabilities(), simulation.sampler.weights
@@ -425,6 +438,46 @@ def test_nobody_answers_a_sampler_that_remembers():
     d, record = step(simulation)
     assert record.answered == 0
     assert d == pytest.approx(known)
+
+
+@pytest.mark.parametrize("engine", ["linear", "torch"])
+def test_a_step_from_memory_alone_has_the_precision_of_the_model(tmp_path, engine):
+    """Also after a restart, when the memory has not seen yet what kind of updates there are."""
+    from kvib.sim import LinearEngine, SoftmaxRegression
+
+    rng, sizes = np.random.default_rng(0), np.arange(1, 9)
+    x = rng.normal(size=(36, 5)).astype(np.float32)
+    y = np.argmax(x[:, :3], axis=1)
+    given = Task("small", ClientData(x, y, sizes), (x, y), SoftmaxRegression(5, 3), 3)
+    local = LocalSGD(0.1, batch_size=8)
+
+    def begun():
+        made = LinearEngine(given, local)
+        if engine == "torch":
+            pytest.importorskip("torch")
+            from kvib.sim.engines.torch_engine import TorchEngine
+
+            made = TorchEngine(given, local)
+        sampler = kvib.Sampler(kvib.BySize(), given.weights, 3, estimator=MEMORY, response=0.4)
+        return Simulation(given, made, sampler, local)
+
+    def play(simulation, rounds):
+        for _ in range(rounds):
+            simulation._stragglers.response[:] = 1e-9 if simulation.sampler.round > 5 else 0.4
+            record = simulation.round()
+        return record
+
+    straight, first, second = begun(), begun(), begun()
+    kind = straight.model.dtype
+    record = play(straight, 9)
+    assert record.answered == 0 < record.step_norm
+    assert straight.model.dtype == kind
+    play(first, 6)
+    first.save(tmp_path / "checkpoint.npz")
+    second.load(tmp_path / "checkpoint.npz")
+    play(second, 3)
+    a, b = (s.engine.to_numpy(s.model).tobytes() for s in (straight, second))
+    assert a == b
 
 
 def test_clients_that_all_wait():

@@ -16,12 +16,12 @@ from kvib.sim.stragglers import Stakes
 
 DRAWS = 100
 """Of the Monte Carlo where the variance of a procedure has no closed form."""
-NOBODY = {"cost": 0.0, "optimal_cost": 0.0, "quality": 0.0, "optimal_factor": 1.0}
+NO_CLIENT = {"cost": 0.0, "optimal_cost": 0.0, "quality": 0.0, "optimal_factor": 1.0}
 """Measures of a round in which no client can be drawn."""
 
 
-class Everybody(NamedTuple):
-    """Full participation."""
+class FullRound(NamedTuple):
+    """What all clients would send in a round."""
 
     norms: FloatArray
     """‖g‖ of all clients; with a memory ‖g − βh‖, since only that is sampled."""
@@ -47,7 +47,7 @@ def needs_gram(procedure: Procedure) -> bool:
 
 def measures(
     sampler: Sampler,
-    everybody: Everybody,
+    everybody: FullRound,
     stakes: Stakes,
     p: FloatArray,
     coefficients: Coefficients,
@@ -72,7 +72,7 @@ def measures(
         "bias": everybody.bias if known else math.nan,
     }
     if not len(at):
-        return measured | NOBODY | {"optimal_variance": away}
+        return measured | NO_CLIENT | {"optimal_variance": away}
     e, pi, r = p[at], pi[at], stakes.response[at]
     price = prices.of(at) if prices.differ else None
     K = prices.requested(sampler.budget, len(p))
@@ -89,7 +89,7 @@ def measures(
 
 def _noise(
     sampler: Sampler,
-    everybody: Everybody,
+    everybody: FullRound,
     stakes: Stakes,
     p: FloatArray,
     at: IntArray,

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import storage
+from kvib import rows, storage
 from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray
 from kvib.estimation import Coefficients, NotFiniteError, among_heard
 from kvib.estimators import deviation, unbiased
@@ -19,7 +19,7 @@ from kvib.randomness import generator
 from kvib.sampler import Sampler
 from kvib.sim import records
 from kvib.sim.engines.engine import Engine, NobodyError, Vector
-from kvib.sim.exact import Everybody, measures, needs_gram
+from kvib.sim.exact import FullRound, measures, needs_gram
 from kvib.sim.local import LocalSGD, plan
 from kvib.sim.records import Record
 from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
@@ -66,7 +66,7 @@ class Simulation:
         server: how the step is applied.
         coefficients: `kvib.unbiased` or `kvib.self_normalised`.
         evaluate_every: rounds between evaluations on the test data; 0 for never.
-        train_loss_every: likewise of the loss over all training data, which costs more.
+        train_loss_every: rounds between evaluations on all training data, which cost more.
         exact_every: rounds between exact metrics, for which all clients train; 0 for never. They
             are NaN in rounds in which a client diverges that nobody drew.
         seed: of the initial model and of all batches.
@@ -211,7 +211,7 @@ class Simulation:
             if len(answering) <= self.engine.chunk:
                 gram = self.engine.gram(residuals)
         variance = deviation(cohort, estimation.norms, gram).value
-        d = estimation.finish() + 0 * self.model  # a vector also where nobody was heard
+        d = rows.formed(self.model, estimation.finish())  # a vector also where no client was heard
         return _Trained(d, estimation.norms, variance, estimation.cut)
 
     def _sum_suffices(self, answers: int) -> bool:
@@ -225,7 +225,7 @@ class Simulation:
         batches = plan(self.task.train, cohort.ids[heard], self.local, self.seed, t)
         factors, norms = self.coefficients(cohort)[heard], np.full(len(cohort), math.nan)
         norms[heard], d = self.engine.summed(self.model, batches, factors)
-        lost = np.isnan(norms) & self.engine.remote  # elsewhere nobody is
+        lost = np.isnan(norms) & self.engine.remote  # no other engine loses clients
         bad = np.flatnonzero(~(norms <= LARGEST_NORM) & heard & ~lost)
         if len(bad):
             raise _diverged(int(cohort.ids[bad[0]]), t)
@@ -233,7 +233,7 @@ class Simulation:
         d = d * among_heard(self.coefficients, cohort, heard & ~lost)
         return _Trained(d, norms, deviation(cohort, norms, None).value, 0.0)
 
-    def _everybody(self, t: int, stakes: Stakes, with_gram: bool) -> Everybody:
+    def _everybody(self, t: int, stakes: Stakes, with_gram: bool) -> FullRound:
         """All clients train from the current model, as in full participation."""
         N, weights = len(self.task), self.sampler.weights
         norms, mean, off, kept = np.empty(N), self.model * 0, self.model * 0, []
@@ -258,18 +258,18 @@ class Simulation:
         if with_gram and np.isfinite(norms).all():
             gram = np.block([[self.engine.gram(a, b) for b in kept] for a in kept])
             gram *= np.outer(weights, weights)
-        return Everybody(norms, self._length(mean) ** 2, self._length(off), gram)
+        return FullRound(norms, self._length(mean) ** 2, self._length(off), gram)
 
     def _length(self, vector: Vector) -> float:
         return float(self.engine.norms(vector[None])[0])
 
-    def _everybody_summed(self, t: int, stakes: Stakes) -> Everybody:
+    def _everybody_summed(self, t: int, stakes: Stakes) -> FullRound:
         """The same where updates are far away."""
         weights, off = self.sampler.weights, 0.0
         norms, mean = self._summed(t, weights * stakes.taken * stakes.drawable)
-        if not stakes.unbiased:  # then everybody trains once more
+        if not stakes.unbiased:  # then all clients train once more
             off = self._length(self._summed(t, weights * (stakes.off + stakes.stands - 1))[1])
-        return Everybody(norms, self._length(mean) ** 2, off, None)
+        return FullRound(norms, self._length(mean) ** 2, off, None)
 
     def _summed(self, t: int, coefficients: FloatArray) -> tuple[FloatArray, Vector]:
         """Norms of all clients, and Σ coefficient·g; who was lost is trained again."""
