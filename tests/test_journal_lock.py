@@ -1,5 +1,6 @@
 """One writer, whoever else looks at the files; and only their owner looks."""
 
+import gc
 import os
 import shutil
 import signal
@@ -68,6 +69,16 @@ def test_one_writer(tmp_path):
         assert "is open elsewhere, in another process" in error
         play(sampler, 2)
     journalled(tmp_path / "a").close()
+
+
+@pytest.mark.usefixtures("locked_by")
+def test_a_sampler_that_is_forgotten_lets_go(tmp_path):
+    sampler = begin(tmp_path / "a")
+    play(sampler, 2)
+    del sampler
+    gc.collect()
+    with journalled(tmp_path / "a") as sampler:
+        assert sampler.round == 2
 
 
 def look(path):

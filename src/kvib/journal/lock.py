@@ -52,19 +52,16 @@ class _OpenFile:
     """A lock that belongs to an open file."""
 
     def __init__(self, file: Path) -> None:
-        self._fd: int | None = os.open(file, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
+        self.close = weakref.finalize(self, os.close, fd)
+        """Let go; this also happens when the object is deleted. In a forked child it leaves the
+        lock with the parent, and with the parent alone."""
         try:
-            _lock(self._fd)
+            _lock(fd)
         except OSError:
             self.close()
             raise
         _INHERITED.add(self)
-
-    def close(self) -> None:
-        """In a forked child this leaves the lock with the parent, and with the parent alone."""
-        if self._fd is not None:
-            os.close(self._fd)
-        self._fd = None
 
 
 class _Database:
