@@ -448,9 +448,8 @@ def killed_while_opening(path, statement):
         pytest.param("kvib.kvib", 1, marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_a_statement_of_an_upgrade(tmp_path, monkeypatch, name, step):
+def test_killed_at_a_statement_of_an_upgrade(tmp_path, name, step):
     """Of the file, and of what was learned: the next one finds all rounds, and does it."""
-    published(monkeypatch)
     whole, statement, found = fixture(tmp_path, name), 1, set()
     with journalled(shutil.copy(whole, tmp_path / "straight")) as sampler:
         straight = arrays_of(sampler)
