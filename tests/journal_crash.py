@@ -95,7 +95,7 @@ INSIDE = [
     "INSERT INTO event",
     "INSERT INTO drawn",
     "INSERT INTO heard",
-    "UPDATE tip",
+    "UPDATE tip SET",
     "COMMIT",
     "INSERT INTO chunk",
     "DELETE FROM chunk",
@@ -115,8 +115,8 @@ def serve(path, member, tell):
 
 def killed(path, member, rng):
     """What a child said to have done before it was killed, from outside or between statements."""
-    statement = rng.choice([None, None, "", *INSIDE])  # "" is any
-    occurrence = rng.randrange(1, 150 if statement == "" else 5)
+    statement = rng.choice([None, None, None, "", *INSIDE])  # "" is any
+    occurrence = rng.randrange(1, 150 if statement == "" else 9)
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
