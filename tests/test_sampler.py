@@ -1,10 +1,14 @@
 """The sampler: rounds, threads, missing answers, and every kind of bad input."""
 
+import copy
+import pickle
 import threading
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import kvib
 
@@ -357,3 +361,317 @@ def test_selectors_choose_what_they_promise():
         everyone.draw(signals=[np.inf] * 5)
     with pytest.raises(ValueError, match="same model or sketch"):
         diverse.draw(signals=np.ones((5, 3)))
+
+
+# A cohort is taken as it was drawn
+
+ALTERED = {
+    "part": lambda c: c.take(np.arange(len(c)) > 0),
+    "ids": lambda c: replace(c, ids=[0, 1, 2]),
+    "count": lambda c: replace(c, count=c.count + 1),
+    "expected": lambda c: replace(c, expected=c.expected * 0.01),
+    "a little of expected": lambda c: replace(c, expected=c.expected * (1 + 1e-6)),
+    "weight": lambda c: replace(c, weight=c.weight * 2),
+    "response": lambda c: replace(c, response=c.response / 2),
+    "availability": lambda c: replace(c, availability=c.availability * 0.9),
+    "budget": lambda c: replace(c, budget=1.0),
+    "most": lambda c: replace(c, most=2.0),
+    "another round": lambda c: replace(c, round=1),
+}
+altered = pytest.mark.parametrize("alter", ALTERED.values(), ids=ALTERED)
+
+
+def drawn(sampler):
+    """Its cohort of round 0, with clients other than the first ones, and a second one."""
+    first = sampler.draw()
+    sampler.draw()
+    assert first.ids.tolist() != [0, 1, 2]
+    return first
+
+
+def eight(**options):
+    return kvib.Sampler(kvib.KVib(), np.arange(1.0, 9), 3, kvib.pivotal, seed=2, **options)
+
+
+def packed(sampler):
+    return {name: array.tobytes() for name, array in sampler.packed().items()}
+
+
+WAYS = {
+    "update": lambda s, c: s.update(c, np.ones(len(c))),
+    "step": lambda s, c: s.step(c, np.ones((len(c), 4))),
+    "begin": lambda s, c: s.begin(c),
+    "finish": lambda s, c: s.finish(c, np.ones(len(c)), np.zeros((len(c), 0)), 0.0, []),
+}
+
+
+@altered
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_cohort_that_was_changed_is_refused(alter, way, loaded):
+    sampler = eight()
+    cohort = drawn(sampler)
+    if loaded:
+        sampler = kvib.Sampler.unpacked(sampler.packed())
+    before = packed(sampler)
+    with pytest.raises(ValueError, match=r"not the cohort that was drawn .* give it as drawn"):
+        way(sampler, alter(cohort))
+    assert packed(sampler) == before
+    way(sampler, cohort)
+
+
+@altered
+def test_a_journal_refuses_a_changed_cohort(alter, tmp_path):
+    given = (kvib.KVib(), np.arange(1.0, 9), 3, kvib.pivotal)
+    sampler = kvib.journalled(tmp_path / "run", *given, seed=2, snapshot_every=1)
+    cohort = drawn(sampler)
+    events = sampler._file.last
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"not the cohort that was drawn .* give it as drawn"):
+            sampler.update(alter(cohort), np.ones(len(alter(cohort))))
+        assert sampler._file.last == events
+        sampler.close()
+        sampler = kvib.journalled(tmp_path / "run")
+        cohort = sampler.outstanding()[0]
+    sampler.update(cohort, np.ones(3))
+    sampler.close()
+
+
+def test_a_cohort_in_single_precision_is_the_one_drawn():
+    """As a journal keeps it; and copies of it are, too."""
+    for kept in (copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))):
+        sampler = eight(response=kvib.EstimatedRate())
+        cohort = drawn(sampler)
+        short = {
+            name: getattr(cohort, name).astype(np.float32)
+            for name in ("expected", "weight", "response", "availability")
+        }
+        sampler.update(kept(replace(cohort, **short, pairs=None)), np.ones(3))
+
+
+def test_a_file_without_seals_takes_what_it_is_given():
+    """One of an earlier version."""
+    sampler = eight()
+    cohort = drawn(sampler)
+    arrays = {n: a for n, a in sampler.packed().items() if not n.startswith("ledger.")}
+    old = kvib.Sampler.unpacked(arrays)
+    old.update(replace(cohort, weight=cohort.weight * 2), np.ones(3))
+    later = old.draw()  # drawn by this version
+    with pytest.raises(ValueError, match="not the cohort that was drawn"):
+        old.update(replace(later, weight=later.weight * 2), np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ledger.rounds": np.array([9, 1])},
+        {"ledger.rounds": np.array([-1, 1])},
+        {"ledger.rounds": np.array([0.0, 1.0])},
+        {"ledger.rounds": np.array([1])},
+        {"ledger.seals": np.zeros((2, 9), np.uint8)},
+        {"ledger.seals": np.zeros((2, 8))},
+    ],
+    ids=str,
+)
+def test_seals_that_are_none(wrong):
+    sampler = eight()
+    drawn(sampler)
+    with pytest.raises(ValueError, match="seals"):
+        kvib.Sampler.unpacked(sampler.packed() | wrong)
+
+
+def test_a_selector_takes_its_cohorts_as_chosen():
+    selector = kvib.Selector(kvib.PowerOfChoice(), SIZES, 2)
+    cohort = selector.draw()
+    with pytest.raises(ValueError, match="not the cohort that was drawn in round 0"):
+        selector.update(cohort.take(np.array([True, False])), [1])
+    selector.update(cohort, [1, 2])
+
+
+MEMORIES = [kvib.LastUpdates(), kvib.GroupMeans(2), kvib.LargestEntries(3)]
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=repr)
+@pytest.mark.parametrize("guard", [None, kvib.Guard()])
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_buffer_may_be_used_again(memory, guard, tensor):
+    """What `add` was given is not looked at later."""
+    options = {"estimator": kvib.Difference(memory), "guard": guard, "sketch": 2, "seed": 2}
+    samplers = [kvib.Sampler(kvib.KVib(), np.ones(8), 3, kvib.pivotal, **options) for _ in range(2)]
+    for _ in range(4):
+        steps = []
+        for sampler, again in zip(samplers, (False, True), strict=True):
+            cohort = sampler.draw()
+            rows = np.random.default_rng(cohort.round).normal(size=(3, 5))
+            estimation = sampler.begin(cohort)
+            buffer = torch.zeros(1, 5, dtype=torch.float64) if tensor else np.zeros((1, 5))
+            mask = np.zeros(3, bool)
+            for k in range(3):
+                mask[:] = np.arange(3) == k
+                buffer[:] = torch.tensor(rows[k]) if tensor else rows[k]
+                estimation.add(mask if again else mask.copy(), buffer if again else buffer * 1)
+            buffer[:], mask[:] = 1e9, False
+            steps.append(estimation.finish())
+        assert steps[0].tolist() == steps[1].tolist()
+    first, second = (sampler.packed() for sampler in samplers)
+    assert all(
+        np.array_equal(first[name], second[name], equal_nan=first[name].dtype.kind == "f")
+        for name in first
+        if name not in ("header", "ledger.seals")
+    )
+
+
+@pytest.mark.parametrize(
+    ("updates", "message"),
+    [
+        (np.ones(4), r"shape \(4,\); give a row per client"),
+        (np.ones((1, 2, 3)), r"shape \(1, 2, 3\); give a row per client"),
+        (np.ones((2, 4)), "2 updates for 1 marked"),
+    ],
+)
+def test_parts_that_are_none(updates, message):
+    sampler = eight()
+    estimation = sampler.begin(sampler.draw())
+    with pytest.raises(ValueError, match=message):
+        estimation.add(np.array([True, False, False]), updates)
+
+
+def test_parts_of_integers_are_not_rounded():
+    sampler = kvib.Sampler(kvib.BySize(), [1, 3], 2, kvib.pivotal)
+    estimation = sampler.begin(sampler.draw())
+    estimation.add(np.ones(2, bool), np.array([[1], [0]]))
+    assert estimation.finish().tolist() == [0.25]
+
+
+# Silence
+
+
+def silent(kind, journal, path, **options):
+    """A sampler, and what lets the first client of a round be silent."""
+    given = (kvib.KVib(), np.ones(6), 3, kvib.pivotal)
+    make = (lambda *a, **o: kvib.journalled(path, *a, **o)) if journal else kvib.Sampler
+    sampler = make(*given, **options)
+
+    def in_parts(cohort, mask):
+        estimation = sampler.begin(cohort)
+        estimation.add(mask, np.ones((int(mask.sum()), 2)))
+        estimation.finish()
+
+    ways = {
+        "update": lambda c, m: sampler.update(c, np.where(m, 1.0, np.nan)),
+        "step": lambda c, m: sampler.step(c, [np.ones(2) if came else None for came in m]),
+        "parts": in_parts,
+    }
+    return sampler, ways[kind]
+
+
+@pytest.mark.parametrize("journal", [False, True])
+@pytest.mark.parametrize("kind", ["update", "step", "parts"])
+def test_silence_is_said_once_where_it_was_caused(kind, journal, tmp_path):
+    sampler, play = silent(kind, journal, tmp_path / "run")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        play(sampler.draw(), np.ones(3, bool))
+        assert said == []
+        for _ in range(4):
+            play(sampler.draw(), np.arange(3) > 0)
+    [only] = said
+    assert only.filename == __file__
+    assert "1 of 3 clients of round 1 did not answer" in str(only.message)
+    assert "This is said once; sampler.guarantee says it of every round" in str(only.message)
+    other, play = silent(kind, False, None)
+    with pytest.warns(UserWarning, match="did not answer"):  # it says so too
+        play(other.draw(), np.arange(3) > 0)
+
+
+def test_silence_that_is_an_error_stays_one():
+    sampler, play = silent("update", False, None)
+    cohort, before = sampler.draw(), packed(sampler)
+    for _ in range(2):
+        with pytest.raises(UserWarning, match="did not answer"):  # warnings are errors here
+            play(cohort, np.arange(3) > 0)
+        assert packed(sampler) == before
+    play(cohort, np.ones(3, bool))
+
+
+@pytest.mark.filterwarnings("ignore:1 of 3 clients")
+@pytest.mark.parametrize("journal", [False, True])
+@pytest.mark.parametrize("kind", ["update", "step", "parts"])
+def test_what_is_left_of_the_guarantee(kind, journal, tmp_path):
+    """A round that lost a client whose answer was certain is biased; the next one need not be."""
+    sampler, play = silent(kind, journal, tmp_path / "run", response=[1, 1, 1, 1, 1, 0.5])
+    assert sampler.guarantee == "unbiased"
+    said = {}
+    for _ in range(30):
+        cohort = sampler.draw()
+        assert cohort.guarantee == "unbiased"  # of the draw
+        for mask in (np.ones(3, bool), cohort.ids != 5, cohort.ids != 0):
+            wanted = "biased" if 0 in cohort.ids[~mask] else "unbiased"
+            assert cohort.take(mask).guarantee == wanted
+        play(cohort, mask)
+        said[0 in cohort.ids] = sampler.guarantee
+    assert said == {True: "biased", False: "unbiased"}
+
+
+def test_guarantees_of_estimations():
+    weights, updates = np.ones(4), np.ones((2, 3))
+    for coefficients, wanted in ((kvib.unbiased, "unbiased"), (kvib.self_normalised, "biased")):
+        sampler = kvib.Sampler(kvib.BySize(), [1, 2, 3, 4], 2, kvib.pivotal)
+        estimation = sampler.begin(sampler.draw(), coefficients)
+        estimation.add(np.ones(2, bool), updates)
+        estimation.finish()
+        assert (estimation.guarantee, sampler.guarantee) == (wanted, wanted)
+    guarded = kvib.Sampler(kvib.BySize(), weights, 2, kvib.pivotal, guard=kvib.Guard(0.5))
+    for factor, wanted in ((1, "unbiased"), (100, "biased")):
+        guarded.step(guarded.draw(), factor * updates)
+        assert guarded.guarantee == wanted
+    learned = kvib.Sampler(kvib.BySize(), weights, 2, response=kvib.EstimatedRate())
+    cohort = learned.draw()
+    learned.update(cohort, [1, np.nan][: len(cohort)])
+    assert learned.guarantee == "consistent"
+
+
+def test_a_guarantee_where_only_availability_is_learned():
+    """Answers are certain then, whatever is learned of who is there."""
+    rate = kvib.EstimatedRate()
+    sampler = kvib.Sampler(kvib.BySize(), np.ones(4), 2, kvib.pivotal, availability=rate)
+    with pytest.warns(UserWarning, match="did not answer"):
+        sampler.update(sampler.draw(available=range(4)), [1, np.nan])
+    assert sampler.guarantee == "biased"
+
+
+# Clients that wait too long
+
+
+@pytest.mark.parametrize(
+    ("options", "longest"),
+    [
+        ({}, 3),
+        ({"procedure": kvib.independent}, 3),
+        ({"cost": np.full(12, 2.0), "budget": 6.0}, 3),
+        ({"cost": np.arange(1.0, 13), "budget": 6.5}, 11),
+        ({"response": 0.5, "over_select": True}, 1),
+        ({"response": 0.5}, 3),
+        ({"budget": 2.5}, 3),
+        ({"budget": 12}, 0),
+    ],
+    ids=str,
+)
+def test_a_cool_down_that_leaves_rounds_empty_is_said(options, longest, tmp_path):
+    given = {"budget": 3, "procedure": kvib.pivotal} | options
+    arguments = (kvib.KVib(), np.ones(12))
+    for rounds in (0, longest):
+        kvib.Sampler(*arguments, **given, cool_down=rounds)
+    match = rf"cool_down={longest + 1} is too long for 12 .* cool_down={longest} is the longest"
+    for make in (kvib.Sampler, lambda *a, **o: kvib.journalled(tmp_path / "run", *a, **o)):
+        with pytest.warns(UserWarning, match=match) as said:
+            make(*arguments, **given, cool_down=longest + 1)
+        assert {one.filename for one in said} == {__file__}
+
+
+def test_the_longest_cool_down_keeps_rounds_full():
+    sampler = kvib.Sampler(kvib.KVib(), np.ones(13), 3, kvib.pivotal, cool_down=3)
+    assert [len(sampler.draw()) for _ in range(12)] == [3] * 12
+    with pytest.warns(UserWarning, match="rounds are short or empty"):
+        sampler = kvib.Sampler(kvib.KVib(), np.ones(13), 3, kvib.pivotal, cool_down=9)
+    assert [len(sampler.draw()) for _ in range(6)] == [3, 3, 3, 3, 1, 0]

@@ -33,7 +33,7 @@ class NotFiniteError(ValueError):
 
 
 def overflown(ids: IntArray, shares: FloatArray, total: Any) -> ValueError:
-    """An estimate that its precision cannot say, of clients that add so much to it."""
+    """An estimate beyond what its precision can say, of clients with these shares in it."""
     kind, worst = str(total.dtype).removeprefix("torch."), int(np.nanargmax(shares))
     return ValueError(
         f"the estimate overflows {kind}: client {ids[worst]} adds most to it, a share of norm "
@@ -74,7 +74,7 @@ class Estimation:
         self.not_finite = np.zeros(len(cohort), dtype=np.bool_)
         """Whose updates are no numbers; with a guard they count as no answer."""
         self.guarantee: Guarantee = cohort.guarantee
-        """Of the estimate; once it is finished, see `Sampler.guarantee`."""
+        """Of the estimate, as of the draw; once it is finished, as of the answers too."""
         self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
@@ -192,8 +192,8 @@ class Estimation:
 
     def _say(self) -> None:
         """What the round came to, beside d."""
-        sampler, own = self._sampler, self._coefficients(self._cohort)
+        sampler = self._sampler
         sampler.cut = self.cut
-        if sampler.cut > 0 or not np.array_equal(own, self._cohort.coefficients):
+        if sampler.cut > 0 or self.guarantee == "biased":
             sampler.guarantee = "biased"
         self.guarantee = sampler.guarantee

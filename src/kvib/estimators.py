@@ -213,7 +213,7 @@ def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray)
     """
     if decided(cohort):
         return 0.0
-    more = nobody(cohort)
+    more = phantom(cohort)
     free = np.append((1 - np.minimum(drawn.expected, 1.0)) / r, more)
     if np.count_nonzero(free) < 2:
         return math.nan
@@ -229,8 +229,8 @@ def decided(cohort: Cohort) -> bool:
     return bool((cohort.expected >= 1).all() and len(cohort) >= cohort.budget * (1 - 1e-9))
 
 
-def nobody(cohort: Cohort) -> FloatArray:
-    """1 − p of a client who is nobody, [1] or [0]: with a fractional budget it is drawn, with
+def phantom(cohort: Cohort) -> FloatArray:
+    """1 − p of a client that does not exist, [1] or [0]: with a fractional budget it is drawn, with
     ζ = 0, whenever the size is ⌊K⌋. NaN where the budget is not known."""
     if math.isnan(cohort.budget):
         return np.array([math.nan])
@@ -264,22 +264,28 @@ def _listed(updates: Any) -> Any:
 
 def as_rows(updates: Sequence[Update] | Any) -> tuple[Any, tuple[int, ...]]:
     """Updates of one shape as rows, [m, d], and that shape; arrays and tensors alike."""
-    stacked: Any = updates
-    if isinstance(updates, list | tuple):
-        first = updates[0]
-        if isinstance(first, Mapping | list | tuple) and not _numbers(first):
-            raise ValueError(
-                "sampler.step takes arrays or tensors; join the parts of a nested update first"
-            )
-        for k, update in enumerate(updates):
-            if np.shape(update) != np.shape(first):
-                raise ValueError(
-                    f"the updates have shapes {np.shape(first)} and {np.shape(update)} (number "
-                    f"{k}); all must be of one model"
-                )
-        stacked = rows.stacked(updates)
-    stacked = rows.real(stacked)
+    if hasattr(updates, "shape"):
+        stacked = rows.real(updates)
+    else:
+        stacked = rows.stacked(_of_one_shape(updates))
     return rows.floating(stacked.reshape(len(stacked), -1)), tuple(stacked.shape[1:])
+
+
+def _of_one_shape(updates: Sequence[Update]) -> list[Any]:
+    first = updates[0]
+    if isinstance(first, Mapping | list | tuple) and not _numbers(first):
+        raise ValueError(
+            "sampler.step takes arrays or tensors; join the parts of a nested update first"
+        )
+    arrays = [rows.real(update) for update in updates]
+    shapes = [tuple(array.shape) for array in arrays]
+    for k, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise ValueError(
+                f"the updates have shapes {shapes[0]} and {shape} (number {k}); all must be of one "
+                "model"
+            )
+    return arrays
 
 
 def _numbers(update: Any) -> bool:

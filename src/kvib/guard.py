@@ -10,8 +10,8 @@ from kvib.cohort import BoolArray, FloatArray
 FORGET = 0.9
 """Per round, of the size of a usual step."""
 FIRST = 30.0
-"""In the first round nothing is usual yet: an explosion is a norm of so many medians. Norms of calm
-federations stay within ten."""
+"""In the first round nothing is usual yet: an explosion is a norm of this many medians. Norms that
+differ little stay within ten; of log-normal ones with σ = 1.5 one in a hundred is beyond 30."""
 ENOUGH = 3
 """Clients that a median takes: of two nobody can say which one exploded."""
 USUAL, ORDINARY = 2.0, 20.0
@@ -25,9 +25,11 @@ class Guard:
     Importance sampling seeks out large updates, so a client whose local training explodes would be
     drawn again and again. The usual step is the running mean of Σ coefficient·‖g‖, whose mean is
     Σλ‖g‖. Where the guard fires the estimate is biased by at most what it cut off, which is
-    reported; in a calm run it never fires. An update that is not finite cannot be shortened: it is
-    left out as if its client had not answered, with a warning. Where more than half of those who
-    answered are like that, the model has exploded, and the round is refused.
+    reported. It fires rarely where norms differ little, but not only at explosions: where the norms
+    of clients are log-normal with σ = 1.5 it shortens an update in 2 to 3 % of the rounds. An
+    update that is not finite cannot be shortened: it is left out as if its client had not answered,
+    with a warning. Where more than half of those who answered are like that, the model has
+    exploded, and the round is refused.
 
     The first round is measured by its own median norm, as of the updates that came so far, and
     teaches a usual step without those far beyond it. Rounds of one or two clients have no such

@@ -71,7 +71,7 @@ class Reach:
         self.response = rates.observe(self.response, ids, answered)
 
     def lost(self, cohort: Cohort, answered: BoolArray) -> int:
-        """How many are silent who always answer; where rates are learned, nobody is said to."""
+        """How many are silent whose answer was certain; 0 where the rate of answers is learned."""
         known = rates.is_known(self.response)
         return int(np.count_nonzero(cohort.lost(answered))) if known else 0
 

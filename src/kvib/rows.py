@@ -194,8 +194,8 @@ def copied(array: Any) -> Any:
 def stacked(updates: Sequence[Any]) -> Any:
     """One array or tensor of updates of one shape, along a new first axis."""
     first = updates[0]
-    if is_numpy(first) or not hasattr(first, "new_empty"):  # numbers and lists of them too
-        return np.stack([np.asarray(u) for u in updates])
+    if is_numpy(first):
+        return np.stack([to_numpy(update) for update in updates])
     out = first.new_empty((len(updates), *first.shape))  # torch.stack, without importing torch
     for k, tensor in enumerate(updates):
         out[k] = like(first, tensor)

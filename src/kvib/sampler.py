@@ -79,8 +79,8 @@ class Sampler:
         sketch: how many numbers of each client's last update to keep for that, likewise.
         keys: what clients are called, strings or integers; by default 0 to N − 1.
         cost: of drawing each client (bytes, energy); then the budget is in its units.
-        cool_down: rounds that a drawn client waits before it can be drawn again. Estimates then
-            stand for those who do not wait.
+        cool_down: rounds that a drawn client waits before it can be drawn again, at most N/K − 1 if
+            rounds shall be full. Estimates then stand for those who do not wait.
         over_select: let the budget be the expected number of answers, not of clients asked.
     """
 
@@ -151,7 +151,7 @@ class Sampler:
         self._lock = threading.RLock()
         self._check_in: Chances | None = None
         """Of the round that clients are checking in for."""
-        self._silence_told = False
+        self._silence_said = False
 
     @property
     def round(self) -> int:
@@ -338,14 +338,14 @@ class Sampler:
     def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
         """Once, where somebody is silent who always answers; `Estimation` calls it too."""
         silent = self._reach.lost(cohort, answered)
-        if silent and not self._silence_told:
+        if silent and not self._silence_said:
             warn(
                 f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
                 "their response probability is 1: the estimate is too small on average; give "
                 "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it. "
                 "This is said once; sampler.guarantee says it of every round"
             )
-            self._silence_told = True
+            self._silence_said = True
 
     def step(
         self,
@@ -386,7 +386,10 @@ class Sampler:
             raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
         with self._lock:  # `finish` of other rounds changes what is remembered
             self._ledger.check(checked_cohort(cohort))
-            return Estimation(self, cohort, coefficients, heard)
+            estimation = Estimation(self, cohort, coefficients, heard)
+        if coefficients is not unbiased:
+            estimation.guarantee = "biased"
+        return estimation
 
     def finish(
         self,

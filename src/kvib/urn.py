@@ -23,7 +23,7 @@ _NOBODY = np.empty(0, np.int64)
 
 
 def _nothing() -> Pairs:
-    """Second moments where nobody can be drawn."""
+    """Second moments of a draw among no clients."""
     return Pairs(1.0, np.empty(0))
 
 

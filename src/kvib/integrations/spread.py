@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from kvib.cohort import BoolArray, Cohort, FloatArray
-from kvib.estimators import decided, nobody
+from kvib.estimators import decided, phantom
 
 
 class Spread:
@@ -64,7 +64,7 @@ class Spread:
         """Σf‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ f (Deville 1999)."""
         if decided(self._cohort):
             return 0.0
-        f = np.append(f, nobody(self._cohort))
+        f = np.append(f, phantom(self._cohort))
         if np.count_nonzero(f) < 2:
             return math.nan
         total = f.sum()
