@@ -91,7 +91,7 @@ def each(name: str, array: NDArray[Any], clients: int, size: int) -> None:
 
 
 def ids(name: str, array: NDArray[Any], clients: int) -> IntArray:
-    """Ids of different clients, of so many; refused if they are not."""
+    """Ids of different clients, all below a bound; others are refused."""
     shaped(name, array, (array.size,), "iu")
     within(name, array, Range(f"ids below {clients}", 0.0, clients - 1.0, whole=True))
     found = array.astype(np.int64)

@@ -135,7 +135,7 @@ def _answering(rate: ArrayLike, shape: tuple[int, ...], name: str = "response") 
 
 
 def _felt(feedback: ArrayLike, response: ArrayLike) -> FloatArray:
-    """π/√q: the feedback that would cost as much if everybody answered."""
+    """π/√q: the feedback that would cost as much if all clients answered."""
     pi = np.asarray(feedback, dtype=np.float64)
     return pi / np.sqrt(_answering(response, pi.shape))
 

@@ -69,7 +69,7 @@ class Stragglers:
         self.availability = _truth(availability, known.availability, len(sampler), "availability")
 
     def there(self, sampler: Sampler, seed: int, round: int) -> BoolArray | None:
-        """Who is, [N]; None where all are and the sampler need not be told."""
+        """Who is, [N]; None where all are and the sampler need not know it."""
         if sampler.reach.always and (self.availability == 1).all():
             return None
         return _tossed(self.availability, seed, round, "there")
@@ -107,7 +107,7 @@ def _truth(given: ArrayLike | None, known: RateState, clients: int, name: str) -
         return rates.at(known, ids) if rates.is_known(known) else np.ones(clients)
     if isinstance(given, EstimatedRate):
         raise ValueError(
-            f"{name} of a simulation is the truth, which nobody learns: give a number, or one per "
+            f"{name} of a simulation is the truth, which is not learned: give a number, or one per "
             f"client, and Sampler({name}=kvib.EstimatedRate()) to let the sampler learn it"
         )
     return rates.at(rates.start(given, clients, name), ids)
