@@ -108,7 +108,7 @@ class Learner:
         return storage.pack("state", type(self.state)(**fields))
 
     def restore(self, arrays: Arrays, clients: int, round: int) -> None:
-        """What `packed` packed, when so many clients were there and this round was the next."""
+        """What `packed` packed, with this number of clients, before this round."""
         fields, saved = type(self.state)._fields, storage.part(arrays, "state")
         if set(saved) != set(fields):
             raise storage.OtherFileError(
