@@ -148,7 +148,7 @@ def samplers():
     yield "osmd", _play(kvib.Sampler(kvib.OSMD(), WEIGHTS, 2))
 
 
-def _simulation():
+def new_simulation():
     task, local = synthetic(clients=6, seed=1), LocalSGD(0.02, batch_size=64)
     sampler = kvib.Sampler(kvib.KVib(rounds=4), task.weights, 2, kvib.pivotal)
     engine = LinearEngine(task, local, threads=1)
@@ -156,7 +156,7 @@ def _simulation():
 
 
 def _checkpoint(path):
-    simulation = _simulation()
+    simulation = new_simulation()
     simulation.load(path)
     held = [np.asarray(simulation.model), *map(np.asarray, simulation.memory)]
     return (
@@ -185,7 +185,7 @@ def written(folder):
         warnings.simplefilter("ignore")
         for name, sampler in samplers():
             yield _kept(folder, f"{name}.npz", sampler.save, _sampler)
-        simulation = _simulation()
+        simulation = new_simulation()
         list(simulation.run(rounds=3))
         yield _kept(folder, "checkpoint.npz", simulation.save, _checkpoint)
         task = synthetic(clients=3, seed=1)
@@ -201,7 +201,7 @@ def earlier():
 
 
 def fuzz(mutations, seed=0, keep=None):
-    """So many mutations, every fourth of a file of an earlier version; what came of them.
+    """This number of mutations, every fourth of a file of an earlier version; what came of them.
 
     Files that show a defect are kept in the folder `keep`.
     """

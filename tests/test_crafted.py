@@ -190,7 +190,7 @@ ARRAYS = {
     "beta": ("last", "estimator.learned", of("estimator.learned", 2.0, 0)),
     "learned, nan": ("last", "estimator.learned", of("estimator.learned", NAN, 1)),
     "learned, short": ("last", "estimator.learned", new("estimator.learned", np.zeros(3))),
-    "memory of nobody": ("last", "memory.ids", of("estimator.memory.ids", 99, 0)),
+    "memory of a stranger": ("last", "memory.ids", of("estimator.memory.ids", 99, 0)),
     "memory, twice": ("last", "memory.ids", of("estimator.memory.ids", 0)),
     "memory, nan": ("last", "memory.rows", of("estimator.memory.rows", NAN, 0)),
     "memory, narrow": ("last", "memory.rows", new("estimator.memory.rows", np.zeros((N, 2)))),
@@ -604,11 +604,11 @@ def cut(path):
 
 
 def test_a_checkpoint_without_one_of_its_arrays(tmp_path):
-    simulation, path = fuzz_states._simulation(), tmp_path / "checkpoint.npz"
+    simulation, path = fuzz_states.new_simulation(), tmp_path / "checkpoint.npz"
     list(simulation.run(rounds=2, folder=tmp_path))
     assert path.stat().st_mode & 0o777 == 0o600
     for name in cut(path):
-        other = fuzz_states._simulation()
+        other = fuzz_states.new_simulation()
         with pytest.raises(ValueError, match=rf"not a whole kvib simulation file \(.*{name}"):
             other.load(path)
         assert other.records == []
@@ -622,3 +622,29 @@ def test_a_task_without_one_of_its_arrays(tmp_path):
     for name in cut(path):
         with pytest.raises(ValueError, match=rf"not a whole kvib task file \(.*{name}"):
             prepared.read(path)
+
+
+def as_version_1(path):
+    """The same file as the first version wrote it: headers without lists and checksums."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    for name in [name for name in arrays if name.split(".")[-1] == "header"]:
+        said = json.loads(str(arrays[name]))
+        plain = {k: v for k, v in said.items() if k not in ("arrays", "crc")}
+        arrays[name] = np.array(json.dumps({**plain, "version": 1}))
+    save = np.savez_compressed if "x" in arrays else np.savez  # tasks are compressed
+    save(path, **arrays)
+
+
+def test_checkpoints_and_tasks_of_version_1(tmp_path):
+    straight, resumed = fuzz_states.new_simulation(), fuzz_states.new_simulation()
+    list(straight.run(rounds=3))
+    list(fuzz_states.new_simulation().run(rounds=2, folder=tmp_path))
+    as_version_1(tmp_path / "checkpoint.npz")
+    assert len(records.read(tmp_path)) == 2
+    assert [record.round for record in resumed.run(rounds=3, folder=tmp_path)] == [2]
+    assert resumed.model.tobytes() == straight.model.tobytes()
+    task = fuzz_states.synthetic(clients=3, seed=1)
+    prepared.prepare(task, tmp_path / "task.npz")
+    as_version_1(tmp_path / "task.npz")
+    assert prepared.read(tmp_path / "task.npz").fingerprint == task.fingerprint

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fuzz_journals as journals
 import kvib
-from fuzz import journals
 from kvib.journal import journalled, read, wal
 
-COMMAND = Path(__file__).parent / "fuzz" / "journals.py"
+COMMAND = Path(__file__).parent / "fuzz_journals.py"
 
 
 def work(sampler, rounds, unheard=()):

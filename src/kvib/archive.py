@@ -90,7 +90,7 @@ class Archive:
         return any(info.compress_type != zipfile.ZIP_STORED for info in self._entries.values())
 
     def read(self, name: str, most: float = math.inf) -> NDArray[Any]:
-        """One array, whose size is bounded and whose bytes agree with its checksum."""
+        """One array, of at most this number of bytes, which match its checksum."""
         info = self._entries[name]
         demand(info.file_size <= most, f"{name} is {info.file_size} bytes long")
         with self._zip.open(info) as entry:

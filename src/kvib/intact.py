@@ -29,11 +29,12 @@ def names(
     part: str, arrays: Collection[str], needed: Iterable[str], optional: Iterable[str] = ()
 ) -> None:
     """Refuse a part of a file that lacks one of its arrays, or has one that it does not know."""
-    there, wanted = set(arrays), set(needed)
-    missing, more = sorted(wanted - there), sorted(there - wanted - set(optional))
     prefix = f"{part}." if part else ""
-    demand(not missing, f"{prefix}{', '.join(missing)} is missing")
-    demand(not more, f"{prefix}{', '.join(more)} is not known to this kvib")
+    there, wanted = ({f"{prefix}{name}" for name in given} for given in (arrays, needed))
+    known = wanted | {f"{prefix}{name}" for name in optional}
+    missing, more = sorted(wanted - there), sorted(there - known)
+    demand(not missing, f"{', '.join(missing)} is missing")
+    demand(not more, f"{', '.join(more)} is not known to this kvib")
 
 
 class Range(NamedTuple):
@@ -91,7 +92,7 @@ def each(name: str, array: NDArray[Any], clients: int, size: int) -> None:
 
 
 def ids(name: str, array: NDArray[Any], clients: int) -> IntArray:
-    """Ids of different clients, all below a bound; others are refused."""
+    """Ids of different clients, each below this number of them; refused if they are not."""
     shaped(name, array, (array.size,), "iu")
     within(name, array, Range(f"ids below {clients}", 0.0, clients - 1.0, whole=True))
     found = array.astype(np.int64)

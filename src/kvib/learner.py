@@ -109,7 +109,7 @@ class Learner:
         return storage.pack("state", type(self.state)(**fields))
 
     def restore(self, arrays: Arrays, clients: int, round: int) -> None:
-        """What `packed` packed, for this number of clients and this next round."""
+        """What `packed` packed, with this number of clients, before this round."""
         fields, saved = type(self.state)._fields, storage.part(arrays, "state")
         if set(saved) != set(fields):
             raise storage.OtherFileError(

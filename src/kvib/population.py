@@ -186,7 +186,7 @@ class Population:
         named = intact.flag(about, "named")
         intact.names("population", arrays, {"gone", "keys"} if named else {"gone"})
         gone = intact.ids("population.gone", arrays["gone"], self.count)
-        demand(len(gone) < self.count, "population.gone leaves no client")
+        demand(len(gone) < self.count, "population.gone lists all clients")
         self.gone, self.changed = set(gone.tolist()), intact.flag(about, "changed")
         unit, total = (np.array(about[name]) for name in ("unit", "total"))
         for name, pair, allowed in (("unit", unit, POSITIVE), ("total", total, FINITE)):
@@ -196,7 +196,7 @@ class Population:
         here = self.raw[self.here()] if self.gone else self.raw
         intact.close("the sum of weights", self.total, float(here.sum()))
         if not self.changed:
-            demand(not self.gone, "population.gone lists clients, but no client ever left")
+            demand(not self.gone, "population.gone lists clients, and none ever left")
             intact.close("the sum of weights", self.total, 1.0)
         if named:
             self.names = []

@@ -48,7 +48,7 @@ class Resting:
         return {"ids": self.ids, "rounds": np.concatenate([np.empty(0, np.int64), *rounds])}
 
     def restore(self, arrays: Arrays, clients: int, round: int) -> None:
-        """What `packed` packed, for this number of clients and this next round."""
+        """What `packed` packed, with this number of clients, before this round."""
         intact.names("resting", arrays, ("ids", "rounds"))
         ids, rounds = intact.ids("resting.ids", arrays["ids"], clients), arrays["rounds"]
         intact.shaped("resting.rounds", rounds, ids.shape, "iu")

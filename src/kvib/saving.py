@@ -107,7 +107,7 @@ def restored(
         about: what the header says.
         arrays: by their names.
         policy: needed if it is the user's own.
-        procedure: likewise.
+        procedure: needed if it is the user's own.
         path: of the file, for what errors say.
     """
     with storage.whole("sampler", path):

@@ -83,7 +83,7 @@ def write(path: str | os.PathLike[str], arrays: Arrays, compressed: bool = False
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write that then takes the place of the one at `path`, as a whole and durably.
 
-    Whoever reads `path` meanwhile sees the old file. Only its owner can read the new one. A link
+    A reader of `path` sees the old file meanwhile. Only its owner can read the new one. A link
     stays a link: what it points to is replaced.
     """
     path = Path(os.path.realpath(path))

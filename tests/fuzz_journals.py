@@ -1,6 +1,6 @@
 """Damaged journals: what is read of them is refused, or it is what the whole file says.
 
-python tests/fuzz/journals.py --mutations 2800 --seed 0 --out out/fuzz
+python tests/fuzz_journals.py --mutations 2800 --seed 0 --out out/fuzz
 
 Bits are flipped anywhere in the file, pages zeroed, swapped and copied over others, files cut off,
 rows deleted, changed and doubled through SQL, logs damaged. Every question to the history and the
