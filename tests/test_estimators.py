@@ -304,6 +304,7 @@ COMPLEX = {
     "list of tensors": [torch.ones(3, dtype=torch.complex64)] * 2,
     "one of two tensors": [torch.ones(3), torch.ones(3, dtype=torch.complex64)],
     "numbers": [1j, 2j],
+    "one of two lists": [[1.0, 2.0], [1.0, 2j]],
 }
 
 
@@ -312,7 +313,9 @@ def test_complex_updates_are_refused(updates):
     sampler = kvib.Sampler(kvib.BySize(), [1, 1], 2, kvib.pivotal)
     cohort = sampler.draw()
     before = sampler.packed()
-    rows = updates[1][None] if hasattr(updates[1], "shape") else np.array([updates[1:]])
+    rows = (
+        updates[1][None] if hasattr(updates[1], "shape") else np.array(updates[1:]).reshape(1, -1)
+    )
     for call in (
         lambda: kvib.estimate(cohort, updates),
         lambda: kvib.estimate(cohort, [{"w": u} for u in updates]),
@@ -337,6 +340,8 @@ def test_complex_updates_are_refused(updates):
         (np.array(["a", "b"]), "is not an update"),
         (np.array([None, "x"], object), "is not an update"),
         (object(), "is not an update"),
+        ({"w": None}, "None is not an update"),
+        ({"w": [np.ones(2), "x"]}, "'x' is not an update"),
         ((x for x in (1.0, 2.0)), "is not an update"),
         (np.ma.masked_array(np.ones(2), [0, 1]), r"masked array; .* update\.filled"),
     ],
@@ -352,7 +357,7 @@ def test_what_is_no_update_is_refused(update, message):
     ):
         with pytest.raises(ValueError, match=message):
             call()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="nested" if isinstance(update, dict) else message):
         sampler.step(cohort, [update, update])
 
 

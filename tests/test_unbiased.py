@@ -1,5 +1,6 @@
 """Exact before statistical: every outcome of the real code, enumerated."""
 
+import dataclasses
 import itertools
 import math
 
@@ -234,6 +235,15 @@ def test_nothing_of_what_is_no_number_is_exact(bad):
     value, exact = kvib.estimated_variance(cohort, updates)
     assert math.isnan(value)
     assert not exact
+
+
+def test_the_variance_of_draws_with_replacement_that_came_back_without_moments():
+    """As from a journal: two clients drawn once each were not drawn for certain."""
+    drawn = [kvib.with_replacement([1.0, 1.0], np.random.default_rng(k)) for k in range(9)]
+    assert {len(cohort) for cohort in drawn} == {1, 2}
+    for cohort in drawn:
+        bare = dataclasses.replace(cohort, pairs=None)
+        assert math.isnan(kvib.estimated_variance(bare, np.ones((len(bare), DIM))).value)
 
 
 def test_the_variance_of_a_cohort_without_a_design_is_not_known():

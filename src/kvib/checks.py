@@ -7,6 +7,7 @@ import reprlib
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -155,9 +156,13 @@ def checked_budget(budget: float, clients: float, cost: FloatArray | None = None
 def warn(message: str) -> None:
     """A warning that points at the line outside kvib that led to it."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] == "kvib":
+    while frame.f_back is not None and _ours(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def _ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).split(".")[0] == "kvib"
 
 
 def warn_of_fraction(budget: float, clients: int) -> None:

@@ -140,13 +140,15 @@ class Cohort:
     def take(self, keep: BoolArray) -> "Cohort":
         """The part of this cohort that `keep` marks, without its second moments: those who
         answered, say. Without a client whose answer was certain it is biased."""
-        lost = self.guarantee == "unbiased" and bool(self.lost(keep).any())
+        mask = np.zeros(len(self), np.bool_)
+        mask[keep] = True
+        lost = self.guarantee == "unbiased" and bool(self.lost(mask).any())
         aligned = ("ids", "count", "expected", "weight", "response", "availability")
         return replace(
             self,
             pairs=None,
             guarantee="biased" if lost else self.guarantee,
-            **{name: getattr(self, name)[keep] for name in aligned},
+            **{name: getattr(self, name)[mask] for name in aligned},
         )
 
     def __repr__(self) -> str:

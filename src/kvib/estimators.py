@@ -74,16 +74,16 @@ def estimate(
 
 def _summed(factors: FloatArray, updates: Sequence[Update] | Any) -> Update:
     """Σ factor·update, part by part."""
-    first = updates[0]
     if hasattr(updates, "shape"):
         stacked = rows.real(updates)
         flat = rows.doubled(factors, stacked.reshape(len(stacked), -1))
-        return rows.cast(flat.reshape(stacked.shape[1:]), first)
+        return rows.cast(flat.reshape(stacked.shape[1:]), stacked[0])
     _check_forms(updates)
+    first = updates[0]
     if isinstance(first, Mapping):
         return {name: _summed(factors, [u[name] for u in updates]) for name in first}
     if _numbers(first):
-        return list(_summed(factors, np.array(updates, np.float64)))
+        return list(_summed(factors, np.array(updates)))
     if isinstance(first, list | tuple):
         return [_summed(factors, parts) for parts in zip(*updates, strict=True)]
     arrays = [rows.real(update) for update in updates]
@@ -226,7 +226,8 @@ def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray)
 
 def decided(cohort: Cohort) -> bool:
     """Whether all who could be drawn were drawn for certain, so that no chance was in the draw."""
-    return bool((cohort.expected >= 1).all() and len(cohort) >= cohort.budget * (1 - 1e-9))
+    certain = cohort.most <= 1 and bool((cohort.expected >= 1).all())
+    return certain and len(cohort) >= cohort.budget * (1 - 1e-9)
 
 
 def phantom(cohort: Cohort) -> FloatArray:

@@ -39,7 +39,7 @@ def real(given: Any) -> Any:
     if array.dtype.kind == "c":
         raise ValueError(_COMPLEX)
     try:
-        if array.dtype.kind not in "biufO":
+        if given is None or array.dtype.kind not in "biufO":
             raise TypeError
         return array.astype(np.float64) if array.dtype.kind == "O" else array
     except (TypeError, ValueError):
@@ -97,7 +97,7 @@ def summed(weight: FloatArray, arrays: Sequence[Any]) -> Any:
     first = arrays[0]
     if all(_on_host(array) and "bfloat16" not in str(array.dtype) for array in arrays):
         added = _summed(weight, [to_numpy(array).reshape(-1) for array in arrays])
-        return like(double(first), added.reshape(first.shape))
+        return like(double(first.reshape(-1)[:0]), added.reshape(first.shape))
     total = double(first) * float(weight[0])
     for factor, array in zip(weight[1:].tolist(), arrays[1:], strict=True):
         total.add_(like(total, array) if is_numpy(array) else array, alpha=factor)

@@ -53,9 +53,7 @@ class Spread:
         if self._pairs is None:
             return away + self._approximate(f, square)
         own = float((count * self._pairs.size / r * squared)[came].sum())
-        if self.norms_suffice:
-            return own + away
-        if len(f) < 2:
+        if self.norms_suffice or len(f) < 2:
             return own + away
         between = float(f.sum()) * square - float(np.dot(self._sum, self._sum))
         return own - (1 - 1 / float(self._pairs.ratio)) * between + away
