@@ -178,6 +178,7 @@ def test_options_of_a_policy(tmp_path):
     assert run.procedure is kvib.independent
 
 
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_what_decides_a_run(tmp_path):
     """Labels and other runs do not; everything that changes the records does."""
 
@@ -264,6 +265,7 @@ def test_what_a_sampler_knows_of_stragglers(tmp_path, key):
     assert learning.sampler_of(np.ones(5), SIZES).reach.guarantee == "consistent"
 
 
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_clients_that_wait(tmp_path):
     sampler = straggling(tmp_path, "", "cool_down=3").sampler_of(np.ones(40), np.arange(40))
     assert sampler.resting.rounds == 3

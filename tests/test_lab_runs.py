@@ -709,6 +709,7 @@ estimator = "self_normalised"
 """
 
 
+@pytest.mark.filterwarnings("ignore:cool_down")
 def test_an_experiment_with_stragglers(tmp_path):
     """Stopped and continued it is the same; who ignores silence on purpose is not warned."""
     given = tiny.experiment(

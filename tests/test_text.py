@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import kvib  # noqa: E402
 import tiny  # noqa: E402
+from kvib import storage  # noqa: E402
 from kvib.lab import runs  # noqa: E402
 from kvib.sim import LocalSGD, Simulation, prepared  # noqa: E402
 from kvib.sim.engines import sequential  # noqa: E402
@@ -576,10 +577,10 @@ def test_agnews_with_adapters(data):
 def test_a_kind_of_model_that_nobody_knows(tmp_path):
     task = language()
     prepared.prepare(task, tmp_path / "task.npz")
-    with np.load(tmp_path / "task.npz") as file:
-        arrays = dict(file)
-    arrays["header"] = np.array(str(arrays["header"]).replace("next-token", "recurrent"))
-    np.savez(tmp_path / "task.npz", **arrays)
+    path = tmp_path / "task.npz"
+    about, arrays = storage.read(path, "task", prepared.ARRAYS, compressed=True)
+    other = json.loads(storage.plain_json(about).replace("next-token", "recurrent"))
+    storage.write(path, storage.headed("task", other, arrays), compressed=True)
     with pytest.raises(ValueError, match=r"of the kind 'recurrent', not one of softmax, .*again"):
         prepared.read(tmp_path / "task.npz")
 
