@@ -345,7 +345,7 @@ def test_complex_updates_are_refused(updates):
         ((x for x in (1.0, 2.0)), "is not an update"),
         (np.ma.masked_array(np.ones(2), [0, 1]), r"masked array; .* update\.filled"),
     ],
-    ids=["text", "texts", "objects", "object", "generator", "masked"],
+    ids=["text", "texts", "objects", "object", "none", "part", "generator", "masked"],
 )
 def test_what_is_no_update_is_refused(update, message):
     sampler = kvib.Sampler(kvib.BySize(), [1, 1], 2, kvib.pivotal)
