@@ -126,7 +126,7 @@ class Buckets:
             if not ((self.start[bucket] <= at) & (at < self.start[bucket + 1])).all():
                 return False
             sums += np.bincount(bucket, prices(ids) * s, EXPONENTS)
-        return np.allclose(self.sums.sum(axis=0), sums, CLOSE, 0.0)
+        return bool((np.abs(self.sums.sum(axis=0) - sums) <= CLOSE * sums).all())
 
     def members(self, bucket: int) -> IntArray:
         """Clients of one bucket."""

@@ -64,26 +64,24 @@ COUNT = Range("whole and at least 0", low=0.0, whole=True)
 def within(name: str, values: Any, allowed: Range) -> None:
     """Refuse numbers outside their range."""
     given = np.asarray(values)
-    kinds = "iu" if allowed.whole else "biuf"
-    demand(given.dtype.kind in kinds, f"{name} is {given.dtype}, and must be {allowed.words}")
+    if given.dtype.kind not in ("iu" if allowed.whole else "biuf"):
+        raise ValueError(f"{name} is {given.dtype}, and must be {allowed.words}")
     if given.size == 0:
         return
     least, most = (np.fmin, np.fmax) if allowed.unknown else (np.minimum, np.maximum)
     low, high = float(least.reduce(given, axis=None)), float(most.reduce(given, axis=None))
     if allowed.unknown and math.isnan(low):
         return
-    demand(
-        allowed.low <= low and high <= allowed.high,
-        f"{name} goes from {low} to {high}, and must be {allowed.words}",
-    )
+    if not (allowed.low <= low and high <= allowed.high):  # NaN fails too
+        raise ValueError(f"{name} goes from {low} to {high}, and must be {allowed.words}")
 
 
 def shaped(name: str, array: NDArray[Any], shape: tuple[int, ...], kinds: str = "f") -> None:
     """Refuse an array of another shape or kind of number."""
-    demand(
-        array.shape == shape and array.dtype.kind in kinds,
-        f"{name} is {array.dtype} of shape {array.shape}, and must be of shape {shape}",
-    )
+    if array.shape != shape or array.dtype.kind not in kinds:
+        raise ValueError(
+            f"{name} is {array.dtype} of shape {array.shape}, and must be of shape {shape}"
+        )
 
 
 def each(name: str, array: NDArray[Any], clients: int, size: int) -> None:

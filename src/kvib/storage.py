@@ -234,12 +234,14 @@ def unpack(name: str, fresh: Any, arrays: Arrays, clients: int) -> Any:
     for field in kind._fields:
         value, now = saved[field], np.asarray(getattr(fresh, field))
         per_client = clients > 1 and now.shape[-1:] == (clients,)
-        demand(
-            value.ndim == now.ndim
-            and value.dtype.kind in "biuf"
-            and not (per_client and value.shape[-1] != clients),
-            f"{name}.{field} is {value.dtype} of shape {value.shape}, not of {clients} clients",
-        )
+        if (
+            value.ndim != now.ndim
+            or value.dtype.kind not in "biuf"
+            or (per_client and value.shape[-1] != clients)
+        ):
+            raise ValueError(
+                f"{name}.{field} is {value.dtype} of shape {value.shape}, not of {clients} clients"
+            )
         # at least as wide as a fresh one: what is learned later must fit in
         values[field] = value.astype(np.result_type(value, now), copy=False) if now.ndim else value
     return kind(**{field: v if v.ndim else v.item() for field, v in values.items()})
