@@ -1,5 +1,6 @@
 """How likely clients are to be available, or to answer."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,10 +8,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvib import intact, room
-from kvib.cohort import FloatArray, IntArray
+from kvib.cohort import Arrays, FloatArray, IntArray
 from kvib.intact import COUNT, POSITIVE, Range, demand
 
 SMALLEST_RATE = 1e-9
+SHARE = Range("from 0 to 1", 0.0, 1.0)
+UNLIKELY = 1e-4
+"""A silence of all clients at once that is less likely than this is one event, not one of each."""
+DEVIATIONS = 4.0
+"""Standard deviations that a round must lie below the recent ones to count as an outage."""
+YOUNGER = ("missed", "lowest", "lately")
+"""Fields of the state that files of version 0.1 lack."""
+FORGET = 0.9
+"""Weight of the past in the share of clients that came lately."""
 
 
 class RateState(NamedTuple):
@@ -21,9 +31,14 @@ class RateState(NamedTuple):
     trials: IntArray
     """[N], or [0] when the rate is known."""
     hits: IntArray
+    missed: IntArray
+    """Trials since the last hit that were counted, [N], or [0] when the rate is known."""
     total_trials: int = 0
     total_hits: int = 0
     strength: float = 0.0
+    lowest: float = 0.0
+    lately: float = 0.0
+    """Share of the clients that came in recent rounds, a running mean; 0 before the first."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +49,35 @@ class EstimatedRate:
     if s further trials had gone like everybody's. Estimates that use it are consistent, not
     unbiased, and their cohorts say so.
 
+    An outage teaches nothing about a client. A round counts as one where all clients fail at once,
+    which their rates make less likely than 1 in 10,000, or where fewer than half of the usual share
+    comes, four standard deviations below it. A share that stays low becomes the usual one.
+
     Args:
         strength: s.
+        lowest: the smallest rate that is used, so that no client counts more than 1/lowest times.
+            Clients that come less often than that count too little.
     """
 
     strength: float = 5.0
+    lowest: float = 0.02
 
     def __post_init__(self) -> None:
         if not 0 < self.strength < np.inf:
             raise ValueError(f"strength={self.strength} is not a positive number")
+        if not SMALLEST_RATE <= self.lowest <= 1:
+            raise ValueError(
+                f"lowest={self.lowest} is not a probability from {SMALLEST_RATE:g} to 1"
+            )
 
 
 def start(rate: ArrayLike | EstimatedRate, clients: int, name: str) -> RateState:
     """The state of a rate that was given (a number, or one per client) or is to be estimated."""
     none = np.empty(0)
+    nothing = none.astype(np.int64)
     if isinstance(rate, EstimatedRate):
-        trials, hits = np.zeros((2, clients), dtype=np.int64)
-        return RateState(none, trials, hits, strength=rate.strength)
+        trials, hits, missed = np.zeros((3, clients), dtype=np.int64)
+        return RateState(none, trials, hits, missed, strength=rate.strength, lowest=rate.lowest)
     known = np.array(rate, dtype=np.float64)
     if known.shape not in ((), (clients,)):
         raise ValueError(
@@ -62,24 +89,27 @@ def start(rate: ArrayLike | EstimatedRate, clients: int, name: str) -> RateState
             f"{name} must be probabilities from {SMALLEST_RATE:g} to 1, not {known.min()} to "
             f"{known.max()}; leave out clients that never answer"
         )
-    return RateState(np.atleast_1d(known), none.astype(np.int64), none.astype(np.int64))
+    return RateState(np.atleast_1d(known), nothing, nothing, nothing)
 
 
 def checked(state: RateState, clients: int, name: str) -> RateState:
     """Refuse a state that was read and cannot be one of this many clients."""
-    known, trials, hits = (len(values) for values in (state.known, state.trials, state.hits))
+    known, *counted = (len(values) for values in state[:4])
     demand(
-        (known, trials, hits) in ((1, 0, 0), (clients, 0, 0), (0, clients, clients)),
-        f"{name} is of {max(known, trials, hits)} clients, not of {clients} clients",
+        (known, *counted) in ((1, 0, 0, 0), (clients, 0, 0, 0), (0, clients, clients, clients)),
+        f"{name} is of {max(known, *counted)} clients, not of {clients} clients",
     )
-    for field in ("trials", "hits", "total_trials", "total_hits"):
+    for field in ("trials", "hits", "missed", "total_trials", "total_hits"):
         intact.within(f"{name}.{field}", getattr(state, field), COUNT)
     if is_known(state):
         most = Range("probabilities", SMALLEST_RATE, 1.0)
         intact.within(f"{name}.known", state.known, most)
         return state
     intact.within(f"{name}.strength", state.strength, POSITIVE)
-    demand((state.hits <= state.trials).all(), f"{name}.hits are more than {name}.trials")
+    intact.within(f"{name}.lowest", state.lowest, SHARE)
+    intact.within(f"{name}.lately", state.lately, SHARE)
+    counts = state.hits + state.missed
+    demand((counts <= state.trials).all(), f"{name}.hits and misses are more than {name}.trials")
     for total, each in ((state.total_trials, state.trials), (state.total_hits, state.hits)):
         demand(total == each.sum(), f"{name} counts {total} in all, and {each.sum()} one by one")
     return state
@@ -94,20 +124,60 @@ def at(state: RateState, ids: IntArray) -> FloatArray:
     """The rate of these clients, [m]."""
     if is_known(state):
         return np.full(len(ids), state.known[0]) if len(state.known) == 1 else state.known[ids]
+    return _frequency(state, ids, state.trials[ids])
+
+
+def before_absence(state: RateState, ids: IntArray) -> FloatArray:
+    """The rate of these clients without the misses since they last came, [m]."""
+    if is_known(state):
+        return at(state, ids)
+    return _frequency(state, ids, state.trials[ids] - state.missed[ids])
+
+
+def _frequency(state: RateState, ids: IntArray, trials: IntArray) -> FloatArray:
     s = state.strength
-    return (s * common(state) + state.hits[ids]) / (s + state.trials[ids])
+    own = (s * common(state) + state.hits[ids]) / (s + trials)
+    return np.maximum(own, state.lowest)
 
 
 def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
-    """Count one trial of each of these clients."""
+    """Count one trial of each of these clients, unless all of them were cut off together."""
+    if is_known(state) or not len(ids):
+        return state
+    came, share = np.asarray(hits, np.bool_), float(np.mean(hits))
+    usual = state.lately or share
+    after = state._replace(lately=FORGET * usual + (1 - FORGET) * share)
+    if _is_outage(state, ids, int(np.count_nonzero(came))):
+        return after
+    state.trials[ids] += 1
+    state.hits[ids] += came
+    state.missed[ids] = np.where(came, 0, state.missed[ids] + 1)
+    return after._replace(
+        total_trials=state.total_trials + len(ids),
+        total_hits=state.total_hits + int(np.count_nonzero(came)),
+    )
+
+
+def _is_outage(state: RateState, ids: IntArray, came: int) -> bool:
+    """Whether so few came that one cause must have kept the others away."""
+    n = len(ids)
+    if n < 2:
+        return False
+    if came == 0:
+        return bool(np.prod(1 - at(state, ids)) < UNLIKELY)
+    usual = n * state.lately
+    deviation = math.sqrt(max(usual * (1 - state.lately), 0.0))
+    return bool(came < usual / 2 and came < usual - DEVIATIONS * deviation)
+
+
+def forgiven(state: RateState, ids: IntArray) -> RateState:
+    """Without the misses since these clients last came: they had left, and were not away."""
     if is_known(state):
         return state
-    state.trials[ids] += 1
-    state.hits[ids] += hits
-    return state._replace(
-        total_trials=state.total_trials + len(ids),
-        total_hits=state.total_hits + int(np.count_nonzero(hits)),
-    )
+    misses = state.missed[ids].copy()
+    state.trials[ids] -= misses
+    state.missed[ids] = 0
+    return state._replace(total_trials=state.total_trials - int(misses.sum()))
 
 
 def common(state: RateState) -> float:
@@ -119,10 +189,24 @@ def widened(state: RateState, entries: int) -> RateState:
     """Room for more clients, who were never tried."""
     if is_known(state):
         return state
-    trials, hits = (room.widened(counts, entries) for counts in (state.trials, state.hits))
-    return state._replace(trials=trials, hits=hits)
+    trials, hits, missed = (room.widened(counts, entries) for counts in _counts(state))
+    return state._replace(trials=trials, hits=hits, missed=missed)
 
 
 def cut(state: RateState, clients: int) -> RateState:
     """Without room for more."""
-    return state._replace(trials=state.trials[:clients], hits=state.hits[:clients])
+    trials, hits, missed = (counts[:clients] for counts in _counts(state))
+    return state._replace(trials=trials, hits=hits, missed=missed)
+
+
+def _counts(state: RateState) -> tuple[IntArray, IntArray, IntArray]:
+    return state.trials, state.hits, state.missed
+
+
+def of_today(name: str, arrays: Arrays) -> Arrays:
+    """The arrays of a saved rate, with the `YOUNGER` ones where the file lacks them."""
+    clients = len(arrays[f"{name}.trials"]) if f"{name}.trials" in arrays else 0
+    lowest = EstimatedRate.lowest if clients else 0.0
+    fresh = (np.zeros(clients, np.int64), np.asarray(lowest), np.asarray(0.0))
+    names = (f"{name}.{field}" for field in YOUNGER)
+    return {**dict(zip(names, fresh, strict=True)), **arrays}

@@ -62,6 +62,14 @@ class Reach:
                 "who is there: draw(available=…)"
             )
 
+    def before_absence(self, ids: IntArray) -> FloatArray:
+        """a of these clients as it was when they were last there, [m]."""
+        return rates.before_absence(self.availability, ids)
+
+    def left(self, ids: IntArray) -> None:
+        """These clients left: their last absence says nothing about how often they are there."""
+        self.availability = rates.forgiven(self.availability, ids)
+
     def came(self, ids: IntArray, present: BoolArray) -> None:
         """Which of these clients were there."""
         self.availability = rates.observe(self.availability, ids, present)
@@ -90,6 +98,8 @@ class Reach:
     def restore(self, arrays: Arrays, clients: int) -> None:
         """What `packed` packed."""
         self.response, self.availability = (
-            rates.checked(storage.unpack(name, fresh, arrays, clients), clients, name)
+            rates.checked(
+                storage.unpack(name, fresh, rates.of_today(name, arrays), clients), clients, name
+            )
             for name, fresh in (("response", self.response), ("availability", self.availability))
         )

@@ -581,6 +581,7 @@ class Sampler:
                 raise ValueError("all clients would be gone; end the run instead")
             self._urn.remove(ids)
             self.population.leave(ids)
+            self._reach.left(ids)
             self._resized()
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:

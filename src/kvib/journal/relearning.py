@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kvib import storage
+from kvib import rates, storage
 from kvib.cohort import Arrays, FloatArray
 from kvib.journal.sampler import Journalled
 from kvib.names import PROCEDURES
@@ -59,5 +59,6 @@ def _rate(arrays: Arrays, name: str) -> Any:
     """As it was given: a number, one per client, or to be estimated."""
     known = arrays[f"{name}.known"]
     if len(known) == 0:
-        return EstimatedRate(arrays[f"{name}.strength"].item())
+        said = rates.of_today(name, arrays)
+        return EstimatedRate(*(said[f"{name}.{field}"].item() for field in ("strength", "lowest")))
     return known if len(known) > 1 else known.item()

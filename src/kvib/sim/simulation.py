@@ -16,6 +16,7 @@ from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray
 from kvib.estimation import Coefficients, NotFiniteError, among_heard
 from kvib.estimators import deviation, unbiased
 from kvib.randomness import generator
+from kvib.rates import YOUNGER, EstimatedRate
 from kvib.sampler import Sampler
 from kvib.sim import records
 from kvib.sim.engines.engine import Engine, NobodyError, Vector
@@ -395,11 +396,15 @@ def _options(sampler: Sampler) -> dict[str, Any]:
     arrays = sampler.packed()
     said = storage.about(arrays["header"], "sampler")
     parts = ("variables", "cost", "response", "availability")
-    checks = {part: [n for n in sorted(arrays) if n.partition(".")[0] == part] for part in parts}
+    names = [n for n in sorted(arrays) if n.rpartition(".")[2] not in YOUNGER]
+    checks = {part: [n for n in names if n.partition(".")[0] == part] for part in parts}
+    bounds = {f"lowest {part}": float(arrays[f"{part}.lowest"]) for part in parts[2:]}
+    usual = (0.0, EstimatedRate.lowest)
     return {
         "cool_down": said["cool down"],
         "over_select": said["over-select"],
         **{part: [crc32(arrays[n].tobytes()) for n in names] for part, names in checks.items()},
+        **{name: bound for name, bound in bounds.items() if bound not in usual},
     }
 
 

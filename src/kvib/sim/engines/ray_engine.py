@@ -169,7 +169,7 @@ class RayEngine(Usual):
         task: Task,
         local: LocalSGD,
         address: str | None = None,
-        workers: Workers = Workers(),  # noqa: B008 (frozen)
+        workers: Workers = Workers(),
         make: Make | None = None,
     ) -> None:
         self.task, self.local, self.workers = task, local, workers
