@@ -77,6 +77,18 @@ def policy(words: str) -> policies.Policy[Any]:
         raise ValueError(f"policy {words!r}: {error}") from error
 
 
+def as_policy(given: policies.Policy[Any] | str) -> policies.Policy[Any]:
+    """A policy, or the one that a text names."""
+    return policy(given) if isinstance(given, str) else given
+
+
+def as_procedure(given: procedures.Procedure | str | None) -> procedures.Procedure | None:
+    """A procedure, or the one that a text names; None: the policy's own."""
+    if not isinstance(given, str):
+        return given
+    return cast(procedures.Procedure, chosen(PROCEDURES, given, "procedure"))
+
+
 def _option(made: Any, word: ast.keyword, words: str) -> tuple[str, Any]:
     """A name and a number, of those that this policy takes."""
     known, name = [field.name for field in fields(made)], str(word.arg)

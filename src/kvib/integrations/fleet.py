@@ -1,29 +1,50 @@
 """Clients that are met at run time, and the sampler over them. Knows no framework."""
 
 import math
-import os
-import warnings
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib.checks import checked_policy, checked_procedure, positive_weights
+from kvib.checks import positive_weights, warn
 from kvib.cohort import Cohort, IntArray
-from kvib.guard import Guard
-from kvib.journal import journalled
-from kvib.policies import Forecast, Policy
+from kvib.integrations.offline import (
+    Absences,
+    EstimateAvailability,
+    Missing,
+    Offline,
+    Renormalise,
+    shown,
+)
+from kvib.integrations.plan import Guards, Opened, Plan, usual_guard
+from kvib.integrations.sizes import Sizes
+from kvib.policies import Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
-from kvib.rates import EstimatedRate
 from kvib.sampler import Sampler
+
+__all__ = [
+    "Address",
+    "EstimateAvailability",
+    "Fleet",
+    "Guards",
+    "Introduction",
+    "News",
+    "Offline",
+    "Plan",
+    "Renormalise",
+    "Standing",
+    "usual_guard",
+]
 
 Address = Hashable
 """Where a client is reached now; what it is called for good is its key."""
 LONGEST_WAIT = 64
-"""Rounds, until a node that does not say who it is is asked again."""
+"""Rounds until a node that does not say who it is is asked again."""
+ASK_AGAIN = 100
+"""Rounds after which clients that reported a size are asked for it again."""
+_NOT_ONE = np.empty(0, np.int64)
 
 
 class Introduction(NamedTuple):
@@ -33,182 +54,63 @@ class Introduction(NamedTuple):
     key: Key
     size: float | None = None
     """How much data it has; None: it did not say."""
+    named: bool = True
+    """Whether the key is the client's own. If not, it is a new client after every restart."""
 
 
-@dataclass(frozen=True)
-class EstimateAvailability:
-    """Who is offline stays in the objective; those who are online stand in for it.
+class News(NamedTuple):
+    """What happened to the population since the last round."""
 
-    Coefficients are λ/(a·r·p), with a the rate at which a client was online so far and r the rate
-    at which it answered. The estimate is of the whole population, consistent while a is learned.
-
-    Args:
-        strength: as of `kvib.EstimatedRate`.
-        gone_after: so many rounds offline in a row, and the client leaves, with its share of the
-            objective; None: never. Whoever comes back has its history.
-    """
-
-    strength: float = 5.0
-    gone_after: int | None = None
-
-    everybody_is_listed: ClassVar[bool] = True
-    """Whether draws are told who is online even if all are: to learn the rates."""
-
-    @property
-    def rate(self) -> EstimatedRate | float:
-        """For the sampler."""
-        return EstimatedRate(self.strength)
+    joined: list[Key]
+    returned: list[Key]
+    left: list[Key]
+    unnamed: list[Key]
+    """Those of the joined that have no name of their own."""
 
 
-@dataclass(frozen=True)
-class Renormalise:
-    """The objective of a round is that of the clients online in it: λ are rescaled to sum to 1.
+class Standing(NamedTuple):
+    """Who could be drawn in the last round."""
 
-    What FedAvg does without saying so. It favours clients that are online often.
-    """
-
-    gone_after: int | None = 1
-    everybody_is_listed: ClassVar[bool] = False
-
-    @property
-    def rate(self) -> EstimatedRate | float:
-        """For the sampler: of those online everybody is available."""
-        return 1.0
-
-
-Offline = EstimateAvailability | Renormalise
-
-
-def usual_guard(policy: Policy[Any]) -> Guard | None:
-    """The guard that goes with a policy: `kvib.Guard()` with Forecast, none with others.
-
-    Forecast draws clients in proportion to their share of the step, so a share seldom exceeds two
-    usual steps where norms are near their forecasts. Under other policies, uniform draws of clients
-    of unequal size above all, that is an ordinary round, and a guard would make every estimate too
-    small.
-    """
-    return Guard() if isinstance(policy, Forecast) else None
-
-
-class Opened(NamedTuple):
-    """A sampler at work."""
-
-    sampler: Sampler
-    left_over: list[Cohort]
-    """Drawn by a process before us, and not heard of."""
-    close: Callable[[], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How the sampler of a fleet is made once its clients are known.
-
-    Args:
-        policy: whom to prefer.
-        budget: clients per round, given how many there are.
-        procedure: how to draw; None: the policy's own.
-        seed: decides every draw.
-        journal: path of a file in which the sampler lives; None: in memory only.
-        weights: λ by key, in any unit; clients that are not named take no part. None: what
-            clients say they have, or all equal.
-        offline: what offline clients mean.
-        response: rate of answers, or `EstimatedRate()`, or one number by key.
-        guard: bounds what one client can do in a round.
-    """
-
-    policy: Policy[Any]
-    budget: Callable[[int], float]
-    procedure: Procedure | None
-    seed: int
-    journal: str | os.PathLike[str] | None
-    weights: Mapping[Key, float] | None
-    offline: Offline
-    response: float | EstimatedRate | Mapping[Key, float]
-    guard: Guard | None
-
-    def __post_init__(self) -> None:
-        checked_procedure(self.procedure or checked_policy(self.policy).procedure, self.policy)
-        if self.weights is not None:
-            if not isinstance(self.weights, Mapping) or not self.weights:
-                raise ValueError(
-                    f"weights={self.weights!r} is not a mapping from client key to weight; write "
-                    "{key: size, …}, or leave it out"
-                )
-            positive_weights(list(self.weights.values()), list(self.weights))
-        if not isinstance(self.offline, Offline):
-            raise ValueError(
-                f"offline={self.offline!r} is neither EstimateAvailability() nor Renormalise()"
-            )
-        if self.journal is not None and not Path(self.journal).absolute().parent.is_dir():
-            raise ValueError(f"there is no folder for the journal {self.journal}; make it first")
-        if self.policy.needs_norms:
-            raise ValueError(
-                f"{type(self.policy).__name__} must know every client's norm before it draws, "
-                "which takes a full round; choose another policy"
-            )
-        if self.fixed and self.offline.gone_after is not None:
-            raise ValueError(
-                f"{self.offline} lets clients leave, and response={{…}} is for clients that stay; "
-                "give one rate for all, kvib.EstimatedRate(), or EstimateAvailability()"
-            )
-
-    @property
-    def fixed(self) -> bool:
-        """Whether nobody can come, leave or change its weight: each has a known rate."""
-        return isinstance(self.response, Mapping)
-
-    def open(self, keys: list[Key], weights: list[float]) -> Opened:
-        """The sampler begun with these clients, or continued from its file."""
-        options: dict[str, Any] = {
-            "procedure": self.procedure,
-            "seed": self.seed,
-            "availability": self.offline.rate,
-            "guard": self.guard,
-        }
-        if self.journal is not None and Path(self.journal).exists():
-            if self.fixed:
-                with journalled(self.journal, self.policy, **options) as before:
-                    keys = before.keys(range(len(before)))
-            known = journalled(self.journal, self.policy, **options, response=self._rates(keys))
-            return Opened(known, known.outstanding(), known.close)
-        options |= {"keys": keys, "response": self._rates(keys)}
-        budget = min(self.budget(len(keys)), len(keys))
-        if self.journal is not None:
-            new = journalled(self.journal, self.policy, weights, budget, **options)
-            return Opened(new, [], new.close)
-        return Opened(Sampler(self.policy, weights, budget, **options), [], lambda: None)
-
-    def _rates(self, keys: list[Key]) -> Any:
-        """As the sampler takes them."""
-        if not isinstance(self.response, Mapping):
-            return self.response
-        unknown = [key for key in keys if key not in self.response]
-        if unknown:
-            raise ValueError(f"response has no rate for client {unknown[0]!r}; give one")
-        return [self.response[key] for key in keys]
+    clients: int
+    """How many there are, those offline included."""
+    offline: float
+    """Share of λ that was offline."""
+    lost: float
+    """Share of λ of clients that are offline for longer than chance explains."""
+    missed: list[Key]
+    """Those clients."""
 
 
 class Fleet:
-    """Who there is by stable key, where everybody is now, and the sampler, once somebody came."""
+    """Who there is by stable key, where each client is now, and the sampler, once one has come."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.refused: dict[Key, str] = {}
         """Why clients of the last round were not heard, by key."""
+        self.standing = Standing(0, 0.0, 0.0, [])
+        self.sizes = Sizes(plan.max_weight)
         self._opened: Opened | None = None
         self._online: set[Address] = set()
         self._keys: dict[Address, Key | None] = {}
         self._addresses: dict[Key, Address] = {}
-        self._sizes: dict[Key, float] = {}
         self._weights: dict[Key, float] = {}
-        self._absent: dict[Key, int] = {}
+        """What each client counts as."""
+        self._reweighed: dict[Key, float] = {}
+        """Weights that `reweigh` was given; they count more than what clients report."""
+        self._absences = Absences()
         self._left: set[Key] = set()
         """Who was told to leave, and is not to come back by being online."""
         self._asked = 0
         self._waits: dict[Address, tuple[int, int]] = {}
-        """Of those who did not say who they are: for how long, and until when."""
+        """For nodes that did not say who they are: how long to wait, and until when."""
+        self._answered: dict[Address, int] = {}
+        """When each client last reported its size."""
         self._steady: tuple[set[Address], IntArray] | None = None
-        """The nodes of a round in which everybody was there, and their ids."""
+        """The nodes of a round in which all clients were there, and their ids."""
+        self._unnamed = False
+        """Whether any client has no name of its own."""
+        self._news = News([], [], [], [])
 
     @property
     def sampler(self) -> Sampler | None:
@@ -216,10 +118,20 @@ class Fleet:
         return None if self._opened is None else self._opened.sampler
 
     def strangers(self, online: Iterable[Address]) -> list[Any]:
-        """Those to be asked who they are, once a round; who does not say, less and less often."""
+        """Nodes to be asked who they are, once a round; who does not say, less and less often.
+
+        Clients that reported a size are among them now and then: their data may have grown.
+        """
         self._asked += 1
         self._online = set(online)
-        due = []
+        due = [
+            address
+            for address in self._online
+            if self._answered.get(address, self._asked) <= self._asked - ASK_AGAIN
+            and self._keys.get(address) not in self._left
+        ]
+        for address in due:  # whatever it answers: not again at once
+            self._answered[address] = self._asked
         for address in self._online - self._keys.keys():
             wait, until = self._waits.get(address, (0, 0))
             if until <= self._asked:
@@ -232,108 +144,149 @@ class Fleet:
         """Where a client was seen last; None if it was not seen since the start."""
         return self._addresses.get(key)
 
+    def clients(self, online: Collection[Address]) -> list[Key]:
+        """Clients at these addresses that can be drawn."""
+        return [
+            key
+            for key, address in self._addresses.items()
+            if address in online and key not in self._left
+        ]
+
     def meet(self, introductions: Iterable[Introduction]) -> None:
         """Take in clients: new ones join, known ones are found at their new address."""
         heard = sorted(introductions, key=lambda one: _order(one.key))
         taken: dict[Key, Introduction] = {}
+        strange: dict[str, list[Key]] = {}
         for one in heard:
             self._waits.pop(one.address, None)
             self._keys[one.address] = None
             if one.key in taken:
                 self._say_twice(one.key)
-            elif self._takes_part(one):
+                continue
+            problem = self._problem(one)
+            if problem is None:
                 taken[one.key] = one
+            else:
+                strange.setdefault(problem, []).append(one.key)
         if heard and not taken and self._opened is None:
-            raise ValueError(self._nobody(heard))
+            raise ValueError(self._none_takes_part(heard))
+        for problem, keys in strange.items():
+            warn(f"client {shown(keys)} {problem}")
         for key, one in taken.items():
             self._move(key, one.address)
+            if one.size is not None and self.plan.weights is None:
+                self.sizes.report(key, float(one.size))
+                self._answered[one.address] = self._asked
         if taken:
+            self.sizes.suspect()
             self._steady = None
-            self._admit({key: self._weight(one) for key, one in taken.items()})
+            self._admit({key: self._weight(key) for key in taken})
+            self._unnamed |= not all(one.named for one in taken.values())
+            self._news.unnamed.extend(
+                key for key, one in taken.items() if not one.named and key in self._news.joined
+            )
 
     def _say_twice(self, key: Key) -> None:
-        told = f"two clients call themselves {key!r}; give each an id of its own"
+        problem = f"two clients call themselves {key!r}; give each an id of its own"
         if self._opened is None:
-            raise ValueError(told)
-        warnings.warn(f"{told}: the second takes no part", stacklevel=4)
+            raise ValueError(problem)
+        warn(f"{problem}: the second takes no part")
 
-    def _takes_part(self, one: Introduction) -> bool:
-        problem = None
-        if self.plan.weights is not None:
-            if one.key not in self.plan.weights:
-                problem = "is not in weights=…: it takes no part"
-        elif one.size is not None:
-            if 0 < one.size < math.inf:
-                self._sizes[one.key] = float(one.size)
-            else:
-                problem = f"says it has {one.size} data: no part"
+    def _problem(self, one: Introduction) -> str | None:
+        """Why a client takes no part; None if it does."""
+        lacking = self.plan.missing(one.key)
+        if lacking is not None:
+            return f"is not in {lacking}=…: it takes no part"
+        if self.plan.weights is None and one.size is not None and not 0 < one.size < math.inf:
+            return f"says it has {one.size} data: no part"
         if self.plan.fixed and self.sampler is not None and one.key not in self._names():
-            problem = "is new, and response={…} is for those there at the start: it takes no part"
-        if problem is not None:
-            warnings.warn(f"client {one.key!r} {problem}", stacklevel=4)
-        return problem is None
+            return f"is new, and {self.plan.fixed} is for those there at the start: no part"
+        return None
 
-    def _nobody(self, heard: list[Introduction]) -> str:
-        names = [one.key for one in heard][:3]
-        if self.plan.weights is None:
-            return f"none of {len(heard)} clients takes part: they say they have no data; {names}"
+    def _none_takes_part(self, heard: list[Introduction]) -> str:
+        names = shown(one.key for one in heard)
+        lacking = self.plan.missing(heard[0].key)
+        if lacking is None:
+            return (
+                f"none of {len(heard)} clients takes part: they say they have no data; they are "
+                f"called {names}"
+            )
         return (
-            f"none of {len(heard)} clients takes part: they are called {names}, …, and weights= "
-            f"names {list(self.plan.weights)[:3]}, …; 1 and '1' are two names"
+            f"none of {len(heard)} clients takes part: they are called {names}, and {lacking}= "
+            f"names {shown(getattr(self.plan, lacking))}; 1 and '1' are two names"
         )
 
     def _move(self, key: Key, address: Address) -> None:
         before = self._addresses.get(key)
         if before in self._online and before != address:
-            warnings.warn(
+            warn(
                 f"client {key!r} is at {address!r} now, and {before!r} is still online: it was "
-                "restarted, or somebody has taken its name; the new one takes its part",
-                stacklevel=4,
+                "restarted, or somebody has taken its name; the new one takes its part"
             )
         self._keys[address], self._addresses[key] = key, address
         self._left.discard(key)
 
-    def _weight(self, one: Introduction) -> float:
-        """What was given, or said; for who said nothing the mean of all who did."""
-        if self.plan.weights is not None:
-            return float(self.plan.weights[one.key])
-        if one.size is not None:
-            return float(one.size)
-        return sum(self._sizes.values()) / len(self._sizes) if self._sizes else 1.0
+    def _weight(self, key: Key) -> float:
+        """What a client counts as: what was given, or what it reported."""
+        if key in self._reweighed:
+            return self._reweighed[key]
+        return self.sizes.of(key) if self.plan.weights is None else float(self.plan.weights[key])
 
     def _admit(self, arrived: dict[Key, float]) -> None:
+        """Let clients join, or change the weight of those that are known."""
         if self._opened is None:
             self._opened = self.plan.open(list(arrived), list(arrived.values()))
+            self._news.joined.extend(arrived if self._opened.sampler.round == 0 else [])
         sampler = self._opened.sampler
         self._weights |= arrived
         known = self._names()
         new = [key for key in arrived if key not in known]
         if new:
-            sampler.join([arrived[key] for key in new], new)
-        old = [key for key in arrived if key in known]
-        population = sampler.population
-        ids = population.ids(old)
-        now = population.in_units(np.array([arrived[key] for key in old]))
-        same = np.isclose(population.raw[ids], now, rtol=1e-9, atol=0)
-        changed = [key for key, is_same in zip(old, same, strict=True) if not is_same]
+            sampler.join([arrived[key] for key in new], new, self.plan.prices(new))
+            self._news.joined.extend(new)
+        self._change({key: arrived[key] for key in arrived if key in known})
+
+    def _change(self, weights: Mapping[Key, float]) -> None:
+        """New weights of known clients, those that are the same left out."""
+        assert self.sampler is not None
+        population, keys = self.sampler.population, list(weights)
+        now = population.in_units(np.array([weights[key] for key in keys], np.float64))
+        same = np.isclose(population.raw[population.ids(keys)], now, rtol=1e-9, atol=0)
+        changed = [key for key, is_same in zip(keys, same, strict=True) if not is_same]
         if changed and self.plan.fixed:
-            warnings.warn(
-                f"client {changed[0]!r} has another weight now, and response={{…}} is for weights "
-                "that stay: the old one counts",
-                stacklevel=3,
+            warn(
+                f"client {shown(changed)} has another weight now, and {self.plan.fixed} is for "
+                "weights that stay: the old one counts"
             )
         elif changed:
-            sampler.reweigh(changed, [arrived[key] for key in changed])
+            self.sampler.reweigh(changed, [weights[key] for key in changed])
+
+    def reweigh(self, weights: Mapping[Key, float]) -> None:
+        """Weights of clients change, in the units of the others; until the server restarts."""
+        if self.sampler is None:
+            raise ValueError("no client has come yet, so none has a weight; give weights={…}")
+        positive_weights(list(weights.values()), list(weights))
+        self.sampler.ids(list(weights))  # or refuse
+        self._change(weights)
+        self._reweighed |= weights
+        self._weights |= weights
+
+    def switch(self, policy: Policy[Any], procedure: Procedure | None = None) -> None:
+        """Draw with another policy from now on, which learns from the rounds in the journal."""
+        plan = replace(self.plan, policy=policy, procedure=procedure, switch=True)
+        if self.sampler is not None:
+            self.sampler.switch(policy, procedure)
+        self.plan = plan
 
     def _names(self) -> set[Key]:
-        """Everybody who was ever here."""
+        """All clients that were ever here."""
         assert self.sampler is not None
         return set(self.sampler.population.names or ())
 
     def draw(self, online: Collection[Address]) -> Cohort | None:
-        """The cohort of the next round; None as long as nobody is known.
+        """The cohort of the next round; None as long as no client is there.
 
-        A cohort that a process before us has drawn and not heard of comes first.
+        A cohort that an earlier process has drawn and got no feedback for comes first.
         """
         if self._opened is None:
             return None
@@ -341,43 +294,75 @@ class Fleet:
             return self._opened.left_over.pop(0)
         sampler = self._opened.sampler
         available = self._available(set(online))
+        if not len(available):
+            return None
         clients = len(sampler.population)
-        budget = min(self.plan.budget(clients), clients)
+        budget = self.plan.budget(clients, sampler.round)
+        if self.plan.cost is None:
+            budget = min(budget, clients)
         all_here = len(available) == clients and not self.plan.offline.everybody_is_listed
         return sampler.draw(None if all_here else available, budget)
 
     def _available(self, online: set[Address]) -> IntArray:
-        """Ids of who is online, after those who have come or gone did so."""
+        """Ids of the clients online, after those who have come or gone did so."""
         assert self.sampler is not None
         if self._steady is not None and self._steady[0] == online:
             return self._steady[1]
-        here = [
-            key
-            for key, address in self._addresses.items()
-            if address in online and key not in self._left
-        ]
-        self._come_and_go(here)
+        here = self.clients(online)
+        self._return(here)
         available = np.sort(self.sampler.ids(here))
+        missing = self._missing(available) if len(available) else None
+        if missing is not None and len(missing.leaving):
+            self.sampler.leave(self.sampler.keys(missing.leaving))
+        self._stand(missing)
         self._steady = (online, available) if len(here) == len(self.sampler.population) else None
         return available
 
-    def _come_and_go(self, here: list[Key]) -> None:
+    def _return(self, here: list[Key]) -> None:
+        """Let those who left and are online join again."""
         assert self.sampler is not None
-        population, present = self.sampler.population, set(here)
-        for key in here:
-            self._absent.pop(key, None)
+        population = self.sampler.population
         gone = set(population.keys(sorted(population.gone)))
         back = [key for key in here if key in gone]
         if back:
-            self.sampler.join([self._weights[key] for key in back], back)
-        if self.plan.offline.gone_after is None:
-            return
-        away = [key for key in population.keys(population.here()) if key not in present]
-        for key in away:
-            self._absent[key] = self._absent.get(key, 0) + 1
-        leaving = [key for key in away if self._absent[key] >= self.plan.offline.gone_after]
-        if leaving and len(leaving) < len(population):  # else nobody is there: wait
-            self.sampler.leave(leaving)
+            weights = [self._weights[key] for key in back]
+            self.sampler.join(weights, back, self.plan.prices(back))
+            self._news.returned.extend(back)
+
+    def _missing(self, available: IntArray) -> Missing:
+        """Clients that are not online, after one more round without them."""
+        assert self.sampler is not None
+        away = np.setdiff1d(self.sampler.population.here(), available, assume_unique=True)
+        self._absences.observe(available, away)
+        rate = self.sampler.reach.before_absence(away)
+        missing = self._absences.sorted(away, rate, self.plan.gone_after)
+        self._news.left.extend(self.sampler.keys(missing.leaving))
+        return missing
+
+    def _stand(self, missing: Missing | None) -> None:
+        """What could be drawn, once those who leave have left."""
+        assert self.sampler is not None
+        population = self.sampler.population
+        away, lost = (_NOT_ONE, _NOT_ONE) if missing is None else (missing.away, missing.lost)
+        if missing is not None:
+            away, lost = (np.setdiff1d(ids, missing.leaving) for ids in (away, lost))
+        self.standing = Standing(
+            len(population),
+            float(population.share(away).sum()) if missing is not None else 1.0,
+            float(population.share(lost).sum()),
+            population.keys(lost),
+        )
+
+    def compare(self, examples: Iterable[Any]) -> None:
+        """Warn where clients that never introduced themselves train on different numbers."""
+        if self.plan.weights is None and self._unnamed:
+            numbers = (n for n in examples if isinstance(n, int | float) and math.isfinite(n))
+            self.sizes.compare(numbers)
+
+    def news(self) -> News:
+        """What happened to the population since this was last asked."""
+        news, self._news = self._news, News([], [], [], [])
+        return news
 
     def leave(self, keys: Iterable[Key]) -> None:
         """Clients go, with their share of the objective, until they introduce themselves anew."""
@@ -386,6 +371,7 @@ class Fleet:
         leaving = list(keys)
         self.sampler.leave(leaving)
         self._left.update(leaving)
+        self._news.left.extend(leaving)
         self._steady = None
 
     def names(self, cohort: Cohort) -> list[Key]:

@@ -18,6 +18,7 @@ from kvib.integrations.combining import Answer, Combination, Visible, averaged
 from kvib.integrations.fleet import (
     EstimateAvailability,
     Fleet,
+    Guards,
     Introduction,
     Plan,
     Renormalise,
@@ -81,10 +82,10 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
     def run(self) -> None:
         """As FedAvg's, with our sampler and our aggregator."""
         policy = names.policy(self.policy)
-        guards = {None: usual_guard(policy), True: Guard(), False: None}
+        guards: dict[bool | None, Guards] = {None: usual_guard, True: Guard(), False: None}
         plan = Plan(
             policy=policy,
-            budget=lambda clients: self.num_clients,
+            budget=lambda clients, round: self.num_clients,
             procedure=None if self.procedure is None else names.PROCEDURES[self.procedure],
             seed=self.seed,
             journal=self.journal,

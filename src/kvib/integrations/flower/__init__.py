@@ -6,13 +6,17 @@ The server's side is `UnbiasedSampling(strategy)`, the client's one line: `intro
 from kvib.integrations.combining import Hidden, Visible
 from kvib.integrations.fleet import EstimateAvailability, Renormalise, usual_guard
 from kvib.integrations.flower.client import introduce, scaled_update
+from kvib.integrations.flower.report import RoundReport
 from kvib.integrations.flower.strategy import KVibFedAvg, UnbiasedSampling
+from kvib.integrations.flower.watch import NothingUsableError
 
 __all__ = [
     "EstimateAvailability",
     "Hidden",
     "KVibFedAvg",
+    "NothingUsableError",
     "Renormalise",
+    "RoundReport",
     "UnbiasedSampling",
     "Visible",
     "introduce",

@@ -35,7 +35,7 @@ def _heard(node: int, reply: Message) -> Introduction | None:
     if reply.has_error():
         code, reason = reply.error.code, str(reply.error.reason)
         if code == REFUSED_BY_MOD or (code == RAISED and NO_SUCH_FUNCTION in reason):
-            return Introduction(node, f"node-{node}")
+            return Introduction(node, f"node-{node}", named=False)
         log(INFO, "kvib: node %s did not say who it is: error %s, %s", node, code, reason)
         return None
     said = reply.content.config_records.get("kvib", ConfigRecord())
@@ -47,4 +47,5 @@ def _heard(node: int, reply: Message) -> Introduction | None:
         node,
         key if isinstance(key, str | int) else str(key),
         float(size) if isinstance(size, int | float) else None,
+        named="key" in said,
     )

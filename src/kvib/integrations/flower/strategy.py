@@ -1,54 +1,46 @@
 """The server's side: a strategy around another one."""
 
 import inspect
-import math
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
-from kvib.checks import checked_budget
+from kvib import names
 from kvib.cohort import Cohort
-from kvib.guard import Guard
 from kvib.integrations.arrays import BadReplyError, Model, running_statistics
-from kvib.integrations.combining import Answer, Hidden, Outcome, Visible, alike, averaged
-from kvib.integrations.fleet import EstimateAvailability, Fleet, Offline, Plan, usual_guard
+from kvib.integrations.budgets import Budgets, budget_of
+from kvib.integrations.combining import Answer, Combination, Hidden, Visible, alike, averaged
+from kvib.integrations.fleet import (
+    EstimateAvailability,
+    Fleet,
+    Guards,
+    News,
+    Offline,
+    Plan,
+    usual_guard,
+)
 from kvib.integrations.flower.asking import ask
 from kvib.integrations.flower.inner import message_of, step_of
 from kvib.integrations.flower.records import received, to_arrays, to_record
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
+from kvib.integrations.flower.report import RoundReport, reported
+from kvib.integrations.flower.rounds import Refusal, Replies, Round, Silence, sorted_replies
+from kvib.integrations.flower.waiting import nodes_online
+from kvib.integrations.flower.watch import Watch, keys_of
 from kvib.policies import Forecast, Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
 from kvib.rates import EstimatedRate
 from kvib.sampler import Sampler
-
-LONGEST_PAUSE = 30
-"""Seconds, while nodes are waited for."""
-
-
-@dataclass
-class _Round:
-    """One round between `configure_train` and `aggregate_train`."""
-
-    cohort: Cohort
-    keys: list[Key]
-    model: Model
-    template: Message
-    online: int
-    sent: dict[int, Message] = field(default_factory=dict)
-    """By position in the cohort."""
 
 
 class UnbiasedSampling(Strategy):
@@ -64,14 +56,18 @@ class UnbiasedSampling(Strategy):
 
     Args:
         strategy: what to wrap.
-        policy: whom to prefer; by default `kvib.Forecast()`.
-        budget: clients per round; None: what the wrapped strategy would draw, the larger of
-            `fraction_train` of all clients and `min_train_nodes`.
-        procedure: how to draw; by default the policy's own.
+        policy: whom to prefer, or its name, "KVib(rounds=500)"; by default `kvib.Forecast()`.
+        budget: clients per round: a number, a text such as "20" or "10%", or a function of the
+            round. None: what the wrapped strategy would draw, the larger of `fraction_train` of
+            all clients and `min_train_nodes`.
+        procedure: how to draw, or its name; by default the policy's own.
         seed: decides every draw, given the same clients and answers.
         journal: path of a file in which the sampler lives. A ServerApp that finds one continues.
+        switch: whether a journal of another policy goes on with this one, which learns from the
+            rounds in it. By default such a journal is refused.
         weights: λ by client key, in any unit; clients that are not named take no part. None: the
-            size that clients tell (`introduce`), or equal where they tell none.
+            size that clients report (`introduce`), or equal where they report none.
+        max_weight: the largest size that is believed; a client that reports more counts as this.
         offline: `EstimateAvailability()`, or `Renormalise()` over who is online.
         response: rate of answers: `kvib.EstimatedRate()`, a number, or one by client key.
         guard: bounds what one client can do in a round, at the price of a bias when it fires;
@@ -79,49 +75,83 @@ class UnbiasedSampling(Strategy):
         updates: `Visible()`, or `Hidden()` where only sums can be seen.
         buffers: which arrays (by name and value) are averaged instead of learned.
         query_timeout: seconds to wait for new nodes to introduce themselves.
+        quorum: share of the drawn clients that must answer. A round with fewer is given up: the
+            model stays, and the sampler learns nothing. 0: every round counts.
+        deadline: seconds for the answers of a round, in place of `start(timeout=…)`. A client that
+            is later counts as silent.
+        patience: rounds in a row in which every reply is refused, or the whole cohort is cut off,
+            before the run ends with an error. None: it never does.
+        on_round: called with the `RoundReport` of every round, which `last` holds too.
+        cost: what drawing a client takes from the budget, by client key; the budget is in its units
+            then, and clients that are not named take no part.
+        over_select: whether the budget is the expected number of answers, not of clients asked.
+        cool_down: rounds that a drawn client waits before it can be drawn again.
+        variables: what is known of every client, by client key, for procedures that balance on it
+            and policies that forecast from it. The population is fixed then.
     """
 
     def __init__(
         self,
         strategy: Strategy,
-        policy: Policy[Any] | None = None,
+        policy: Policy[Any] | str | None = None,
         *,
-        budget: float | None = None,
-        procedure: Procedure | None = None,
+        budget: Budgets = None,
+        procedure: Procedure | str | None = None,
         seed: int = 0,
         journal: str | os.PathLike[str] | None = None,
+        switch: bool = False,
         weights: Mapping[Key, float] | None = None,
+        max_weight: float | None = None,
         offline: Offline = EstimateAvailability(),  # noqa: B008 (frozen)
         response: float | EstimatedRate | Mapping[Key, float] = EstimatedRate(),  # noqa: B008
-        guard: Guard | Callable[[Policy[Any]], Guard | None] | None = usual_guard,
+        guard: Guards = usual_guard,
         updates: Visible | Hidden = Visible(),  # noqa: B008
         buffers: Callable[[str, NDArray[Any]], bool] = running_statistics,
         query_timeout: float = 300.0,
+        quorum: float = 0.0,
+        deadline: float | None = None,
+        patience: int | None = 10,
+        on_round: Callable[[RoundReport], None] | None = None,
+        cost: Mapping[Key, float] | None = None,
+        over_select: bool = False,
+        cool_down: int = 0,
+        variables: Mapping[Key, Sequence[float]] | None = None,
     ) -> None:
         if isinstance(strategy, UnbiasedSampling):
             name = type(strategy).__name__
             raise ValueError(f"{name} samples without bias already; wrap the strategy inside it")
         self.strategy = averaging(strategy)
-        self._budget = None if budget is None else checked_budget(budget, math.inf)
-        chosen = Forecast() if policy is None else policy
+        self._budget = budget_of(budget, self._usual_budget)
         self.fleet = Fleet(
             Plan(
-                policy=chosen,
-                budget=self.budget,
-                procedure=procedure,
+                policy=Forecast() if policy is None else names.as_policy(policy),
+                budget=self._budget,
+                procedure=names.as_procedure(procedure),
                 seed=seed,
                 journal=journal,
+                switch=switch,
                 weights=weights,
+                max_weight=max_weight,
                 offline=offline,
                 response=response,
-                guard=guard(chosen) if callable(guard) else guard,
+                guard=guard,
+                cost=cost,
+                over_select=over_select,
+                cool_down=cool_down,
+                variables=variables,
             )
         )
         self.updates, self._is_buffer, self._query_timeout = updates, buffers, query_timeout
+        self._watch = Watch(quorum, patience)
+        self._deadline, self._timeout = _checked_deadline(deadline), deadline
+        self._on_round = on_round
         self.cohort: Cohort | None = None
-        """Of the last round."""
-        self._round: _Round | None = None
-        self._begun = False
+        """The cohort of the last round."""
+        self.last: RoundReport | None = None
+        """What the last round came to."""
+        self._round: Round | None = None
+        self._news = News([], [], [], [])
+        self._grid: Grid | None = None
 
     @property
     def sampler(self) -> Sampler | None:
@@ -133,47 +163,72 @@ class UnbiasedSampling(Strategy):
         """Why clients of the last round were not heard, by key."""
         return self.fleet.refused
 
-    def budget(self, clients: int) -> float:
-        """How many of so many clients to draw."""
-        if self._budget is not None:
-            return self._budget
+    def budget(self, clients: int, round: int = 0) -> float:
+        """The budget of a round among this many clients."""
+        return self._budget(clients, round)
+
+    def _usual_budget(self, clients: int) -> float:
+        """What the wrapped strategy would draw from this many clients."""
         share = int(clients * self.strategy.fraction_train)
         return max(share, self.strategy.min_train_nodes, 1)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Result:
+        """Run the rounds, as `Strategy.start` does; `deadline` takes the place of `timeout`."""
+        self._timeout = timeout if self._deadline is None else self._deadline
+        return super().start(grid, initial_arrays, num_rounds, self._timeout, *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw a cohort, and send it what the wrapped strategy would send."""
+        """Draw a cohort, and send it what the wrapped strategy would send.
+
+        Every round waits until `min_available_nodes` are online, as stock Flower does.
+        """
         refuse_noise_around(sys._getframe(1).f_locals.get("self"))
-        self._round = None
+        self._round, self._grid = None, grid
         template = message_of(self.strategy, server_round, arrays, config, grid)
         if template is None:
             return []
         online = self._online(grid)
         cohort = self.fleet.draw(online)
         if cohort is None:
-            log(INFO, "kvib: nobody has introduced itself yet; the model stays")
+            log(INFO, "kvib: no client is online; the model stays")
             return []
-        round = self._round = _Round(
+        self._news = self.fleet.news()
+        self._watch.population(self.fleet.standing, self._news)
+        round = self._round = Round(
             cohort,
             self.fleet.names(cohort),
             self._model(next(iter(template.content.array_records.values()))),
             template,
             len(online),
         )
-        for position, key in enumerate(round.keys):
-            node = self.fleet.address(key)
-            if isinstance(node, int) and node in online:
-                round.sent[position] = self._addressed(round, position, node)
         self.cohort = cohort
         log(INFO, "kvib: drew %d clients, %d nodes online", len(cohort), len(online))
-        return list(round.sent.values())
+        return self._sent(round, online)
 
     def _model(self, sent: ArrayRecord) -> Model:
         arrays = to_arrays(sent)
         return Model(arrays, {name for name, a in arrays.items() if self._is_buffer(name, a)})
 
-    def _addressed(self, round: _Round, position: int, node: int) -> Message:
+    def _sent(self, round: Round, online: set[int]) -> list[Message]:
+        """Messages to those of a cohort who are online."""
+        round.sent = {}
+        for position, key in enumerate(round.keys):
+            node = self.fleet.address(key)
+            if isinstance(node, int) and node in online:
+                round.sent[position] = self._addressed(round, position, node)
+        return list(round.sent.values())
+
+    def _addressed(self, round: Round, position: int, node: int) -> Message:
         metadata, content = round.template.metadata, round.template.content
         if self.updates.tells:
             told = ConfigRecord(
@@ -189,17 +244,14 @@ class UnbiasedSampling(Strategy):
         return Message(content, node, metadata.message_type, ttl=metadata.ttl)
 
     def _online(self, grid: Grid) -> set[int]:
-        """Node ids, after all of them were asked who they are; the first time it waits for them."""
+        """Node ids, once there are enough of them and all of them were asked who they are."""
         wanted = max(self.strategy.min_available_nodes, self.strategy.min_train_nodes)
-        pause = 1
-        while len(online := set(grid.get_node_ids())) < wanted and not self._begun:
-            way_out = "start more, or lower min_available_nodes and min_train_nodes"
-            log(INFO, "kvib: waiting for nodes, %d of %d: %s", len(online), wanted, way_out)
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-        self._begun = True
-        self.fleet.meet(ask(grid, self.fleet.strangers(online), self._query_timeout))
-        return online
+
+        def is_enough(online: set[int]) -> bool:
+            self.fleet.meet(ask(grid, self.fleet.strangers(online), self._query_timeout))
+            return bool(self.fleet.clients(online))
+
+        return nodes_online(grid, wanted, is_enough)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -208,8 +260,49 @@ class UnbiasedSampling(Strategy):
         round, self._round = self._round, None
         if round is None or self.sampler is None:
             return None, None
-        contents, refused = _sorted(round, replies)
+        contents, refused = self._reached(round, sorted_replies(round, replies))
         combination = self.updates.begin(self.sampler, round.cohort, round.model)
+        heard = self._heard(combination, contents, refused)
+        self.fleet.refused = keys_of(round, refused)
+        self._watch.answers(round, len(heard), refused)
+        measured = self._measured(round, heard)  # may raise in a user's function: before we learn
+        enough = self._watch.is_quorum(round, len(heard))
+        if enough:
+            outcome = combination.finish()
+        else:
+            self.sampler.give_up(round.cohort)
+        told = (round, server_round, list(heard), self.refused, outcome if enough else None)
+        report = self.last = reported(*told, self.fleet.standing, self._news)
+        arrays, metrics = None, MetricRecord({**measured, **report.metrics()})
+        if enough:
+            moved = to_record(round.model.moved(outcome.d, outcome.buffers))
+            arrays, metrics = step_of(self.strategy, server_round, round.template, moved, metrics)
+            if arrays is not None:  # an optimiser has no business with counters and variances
+                for name in round.model.buffers:
+                    arrays[name] = moved[name]
+        self._watch.call(self._on_round, report)
+        return arrays, metrics
+
+    def _reached(self, round: Round, replies: Replies) -> Replies:
+        """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
+        attempts = 0
+        while replies.cut_off and self._grid is not None and self._watch.may_ask(attempts):
+            attempts += 1
+            messages = self._sent(round, self._online(self._grid))
+            if not messages:  # others are online: these clients are gone, not the network
+                break
+            log(INFO, "kvib: no drawn client was reached; they are asked again")
+            again = self._grid.send_and_receive(messages, timeout=self._timeout)
+            replies = sorted_replies(round, again)
+        return replies
+
+    def _heard(
+        self,
+        combination: Combination,
+        contents: Mapping[int, RecordDict],
+        refused: dict[int, Refusal],
+    ) -> dict[int, list[MetricRecord]]:
+        """Add what is an update; the metrics of those clients, by position."""
         heard = {}
         for position, content in contents.items():
             try:
@@ -218,22 +311,10 @@ class UnbiasedSampling(Strategy):
                 combination.add(Answer(position, reply.arrays, norm))
                 heard[position] = reply.metrics
             except BadReplyError as error:
-                refused[position] = str(error)
-        self.fleet.refused = {round.keys[position]: why for position, why in refused.items()}
-        for key, why in self.refused.items():
-            log(INFO, "kvib: client %s was not heard: %s", key, why)
-        log(INFO, "kvib: %d of %d clients were heard", len(heard), len(round.cohort))
-        measured = self._measured(round, heard)  # may raise in a user's function: before we learn
-        outcome = combination.finish()
-        moved = to_record(round.model.moved(outcome.d, outcome.buffers))
-        metrics = {**measured, **_of_the_draw(round, list(heard), outcome)}
-        arrays, told = step_of(self.strategy, server_round, round.template, moved, metrics)
-        if arrays is not None:  # an optimiser has no business with counters and variances
-            for name in round.model.buffers:
-                arrays[name] = moved[name]
-        return arrays, told
+                refused[position] = Refusal(Silence.REFUSED, str(error))
+        return heard
 
-    def _measured(self, round: _Round, heard: dict[int, list[MetricRecord]]) -> Mapping[str, Any]:
+    def _measured(self, round: Round, heard: dict[int, list[MetricRecord]]) -> Mapping[str, Any]:
         """By clients, averaged by coefficient in the way of the wrapped strategy."""
         factors, key = round.cohort.coefficients.tolist(), self.strategy.weighted_by_key
         told = [
@@ -241,11 +322,12 @@ class UnbiasedSampling(Strategy):
             for position, records in heard.items()
             if len(records) == 1
         ]
+        self.fleet.compare(record[key] for record, _ in told if key in record)
         function = self.strategy.train_metrics_aggr_fn
         if told and function is not aggregate_metricrecords:
-            names = alike([record for record, _ in told])
+            shared = alike([record for record, _ in told])
             contents = [
-                RecordDict({"metrics": MetricRecord({**{n: r[n] for n in names}, key: weight})})
+                RecordDict({"metrics": MetricRecord({**{n: r[n] for n in shared}, key: weight})})
                 for r, weight in told
             ]
             return function(contents, key)
@@ -274,51 +356,27 @@ class UnbiasedSampling(Strategy):
         """Clients go, with their share of the objective, until they introduce themselves anew."""
         self.fleet.leave(keys)
 
+    def reweigh(self, weights: Mapping[Key, float]) -> None:
+        """Weights of clients change, in the units of the others, until the server restarts."""
+        self.fleet.reweigh(weights)
+
+    def switch(self, policy: Policy[Any] | str, procedure: Procedure | str | None = None) -> None:
+        """Draw with another policy from the next round on; it learns from the journal's rounds."""
+        self.fleet.switch(names.as_policy(policy), names.as_procedure(procedure))
+
     def close(self) -> None:
         """Let go of the journal, for another strategy in the same process."""
         self.fleet.close()
-
-
-def _sorted(
-    round: _Round, replies: Iterable[Message]
-) -> tuple[dict[int, RecordDict], dict[int, str]]:
-    """By position: what was sent, and why nothing was.
-
-    A dead node's reply is from the SuperLink, so go by the message it replies to.
-    """
-    positions = {message.metadata.message_id: at for at, message in round.sent.items()}
-    contents, refused = {}, {}
-    for reply in replies:
-        position = positions.pop(reply.metadata.reply_to_message_id, None)
-        if position is None:
-            continue  # late, or sent twice
-        if reply.has_error():
-            refused[position] = f"error {reply.error.code}: {reply.error.reason}"
-        else:
-            contents[position] = reply.content
-    for position in positions.values():
-        refused[position] = "no answer in time"
-    for position in range(len(round.keys)):
-        if position not in round.sent:
-            refused[position] = "it is offline"
-    return dict(sorted(contents.items())), refused
 
 
 def _reported_norm(content: RecordDict) -> Any:
     return content.config_records.get("kvib", ConfigRecord()).get("norm")
 
 
-def _of_the_draw(round: _Round, heard: list[int], outcome: Outcome) -> dict[str, int | float]:
-    cohort = round.cohort
-    return {
-        "kvib-round": cohort.round,
-        "kvib-cohort": len(cohort),
-        "kvib-missing": len(cohort) - len(heard),
-        "kvib-coefficients": float(cohort.coefficients[np.array(heard, np.int64)].sum()),
-        "kvib-variance": outcome.variance,
-        "kvib-cut": outcome.cut,
-        "kvib-online": round.online,
-    }
+def _checked_deadline(seconds: float | None) -> float | None:
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"deadline={seconds} is not a positive number of seconds")
+    return seconds
 
 
 class KVibFedAvg(UnbiasedSampling):
