@@ -85,6 +85,8 @@ def test_the_file_forgets_its_cohort(tmp_path):
         sampler.draw()
         sampler.draw()
         assert sampler._file.about["snapshot"] == 12
+        sampler.give_up(sampler.draw())
+        assert sampler._recent == {}
     assert waiting(path) == [0, 1, 6, 7]
 
 
