@@ -11,18 +11,15 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import kvib
 from journal_crash import arrays_of, assert_same, kill_before
 from kvib import storage
-from kvib.cli.commands import app
 from kvib.guard import Guard
 from kvib.integrations.fleet import EstimateAvailability, Fleet, Introduction, Plan, usual_guard
-from kvib.journal import journalled, read
+from kvib.journal import Switch, journalled, read
 from kvib.journal.opening import opened
 from kvib.journal.relearning import at_the_beginning
-from kvib.journal.switches import Switch
 from kvib.policies import Setting
 from kvib.replay import Follower
 from kvib.switching import Learned
@@ -523,6 +520,9 @@ def test_recommended_goes_on_with_another_policy(tmp_path):
 
 
 def test_the_history_and_the_command_say_it(tmp_path):
+    typer = pytest.importorskip("typer.testing")
+    from kvib.cli.commands import app
+
     path = tmp_path / "a"
     with begin(path) as sampler:
         play(sampler, 6, late=False)
@@ -532,7 +532,7 @@ def test_the_history_and_the_command_say_it(tmp_path):
     assert first == Switch(
         6, repr(kvib.KVib()), "independent", repr(kvib.Forecast()), "pivotal", 5, 0
     )
-    told = CliRunner().invoke(app, ["journal", str(path)])
+    told = typer.CliRunner().invoke(app, ["journal", str(path)])
     lines = " ".join(told.output.split())
     assert told.exit_code == 0
     assert f"policy {kvib.KVib()!r} until round 6, then Forecast(floor=0.05) (drawn" in lines

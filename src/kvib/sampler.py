@@ -640,6 +640,7 @@ class Sampler:
 
         The policy starts fresh and learns from the rounds to come, since a sampler does not
         remember past ones; a journal does (`Journalled.switch`). Everything else stays as it is.
+        The result says how many past rounds have taught the policy, and how many could not.
 
         Args:
             policy: whom to prefer.
