@@ -65,6 +65,7 @@ ACTIONS = {
     "update": lambda sampler, k, outstanding: sampler.update(
         outstanding[0], norms_of(outstanding[0])
     ),
+    "give_up": lambda sampler, k, outstanding: sampler.give_up(outstanding[0]),
     "join": lambda sampler, k, outstanding: sampler.join([0.5 + k % 3]),
     "leave": lambda sampler, k, outstanding: sampler.leave([somebody(sampler, k)]),
     "reweigh": lambda sampler, k, outstanding: sampler.reweigh([somebody(sampler, k)], [1 + k % 5]),
@@ -78,7 +79,7 @@ MEMBERS = [
     Member(
         kvib.KVib(),
         kvib.independent,
-        "join absent draw update leave update reweigh open gather update",
+        "join absent draw update leave update reweigh open gather give_up",
         {"cool_down": 1},
     ),
     Member(kvib.Forecast(), kvib.pivotal, "draw join update among reweigh update leave"),
@@ -89,7 +90,7 @@ MEMBERS = [
         {"cool_down": 2},
     ),
     Member(kvib.Vrb(), kvib.with_replacement, "draw update join leave among update reweigh"),
-    Member(kvib.Avare(), kvib.systematic, "draw update among draw update update"),
+    Member(kvib.Avare(), kvib.systematic, "draw update among draw give_up update"),
 ]
 INSIDE = [
     "INSERT INTO event",

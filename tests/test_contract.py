@@ -115,6 +115,31 @@ def test_missing_answers_teach_nothing(policy, procedure):
 
 
 @pair
+def test_a_round_that_is_given_up_teaches_nothing(policy, procedure, tmp_path):
+    """Nothing about norms and nothing about answers: all is as if it were outstanding."""
+    lost, waits = (new(policy, procedure, response=kvib.EstimatedRate()) for _ in range(2))
+    cohorts = []
+    for sampler in (lost, waits):
+        play(sampler, 3)
+        cohorts.append(sampler.draw(**({"norms": norms_of(3)} if policy.needs_norms else {})))
+    lost.give_up(cohorts[0])
+    for call in (lost.give_up, lambda cohort: lost.update(cohort, np.ones(len(cohort)))):
+        with pytest.raises(ValueError, match="round 3 was given up before"):
+            call(cohorts[0])
+    lost.save(tmp_path / "state.npz")
+    again = kvib.Sampler.load(tmp_path / "state.npz")
+    with pytest.raises(ValueError, match="round 3 was given up before"):
+        again.give_up(cohorts[0])
+    for sampler in (lost, again, waits):
+        play(sampler, 3)
+    assert packed(lost) == packed(again)
+    assert probabilities(lost).tolist() == probabilities(waits).tolist()
+    everybody = np.arange(N)
+    assert lost.reach.at(everybody).tolist() == waits.reach.at(everybody).tolist()
+    waits.update(cohorts[1], norms_of(3)[cohorts[1].ids])
+
+
+@pair
 def test_changed_budget(policy, procedure):
     sampler = new(policy, procedure)
     for budget in (1, 2.5, 7, N):

@@ -102,7 +102,7 @@ ARRAYS = {
     "weights, sum": ("index", "weights", lambda h, a: {"weights": 100 * a["weights"]}),
     "weights, nan": ("index", "weight", of("weights", NAN)),
     "weights, table": ("index", "weights", lambda h, a: {"weights": a["weights"][:, None]}),
-    "updated, 2": ("index", "updated", of("updated", 2)),
+    "updated, 3": ("index", "updated", of("updated", 3)),
     "updated, wide": ("index", "updated", lambda h, a: {"updated": a["updated"] * 1.0}),
     "variables, flat": ("index", "variables", new("variables", np.zeros(N))),
     "variables, nan": ("index", "variables", new("variables", np.full((N, 1), NAN))),

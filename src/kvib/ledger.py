@@ -1,4 +1,4 @@
-"""Which rounds were drawn and which were answered, so that no feedback counts twice."""
+"""Which rounds were drawn and which were answered or given up, so that no feedback counts twice."""
 
 from dataclasses import replace
 from hashlib import blake2b
@@ -8,15 +8,17 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import Arrays, Cohort
+from kvib.cohort import Arrays, Cohort, IntArray
 from kvib.intact import COUNT, Range, demand, names, number, shaped, within
 
 SEAL = 8
 """Bytes that tell a cohort from another."""
+OPEN, HEARD, GIVEN_UP = 0, 1, 2
+"""What became of a round."""
 
 
 class Ledger:
-    """One byte per round: several cohorts may be outstanding, each can be updated once.
+    """One byte per round: several cohorts may be outstanding, each can be updated or given up once.
 
     Beside it is a seal of every cohort, so that feedback is taken for the cohort that was drawn and
     for no other. Files of earlier versions have none: cohorts that were outstanding there are not
@@ -35,7 +37,7 @@ class Ledger:
         """A draw as the cohort of the round that begins now, with further fields."""
         cohort = replace(drawn, round=self.round, token=self.token, **about)
         self.keep(cohort)
-        self.updated.append(0)
+        self.updated.append(OPEN)
         self.round += 1
         return cohort
 
@@ -44,7 +46,7 @@ class Ledger:
         self._seals[self._place(cohort.round)] = seal(cohort)
 
     def check(self, cohort: Cohort) -> None:
-        """Refuse a cohort that is not this sampler's, was changed, or was updated before."""
+        """Refuse a cohort that is not this sampler's, was changed, or was closed before."""
         if cohort.token != self.token:
             raise ValueError(
                 f"the cohort of round {cohort.round} was drawn by another sampler; "
@@ -54,6 +56,11 @@ class Ledger:
             raise ValueError(
                 f"the cohort is of round {cohort.round}, but this sampler has only drawn "
                 f"{self.round} rounds; it was loaded from an older state: draw again"
+            )
+        if self.updated[cohort.round] == GIVEN_UP:
+            raise ValueError(
+                f"the cohort of round {cohort.round} was given up before: nothing can be learned "
+                "from it; draw again"
             )
         if self.updated[cohort.round]:
             raise ValueError(
@@ -68,21 +75,34 @@ class Ledger:
 
     def close(self, cohort: Cohort) -> None:
         """Mark a cohort as answered."""
-        self.updated[cohort.round] = 1
+        self.updated[cohort.round] = HEARD
+
+    def give_up(self, cohort: Cohort) -> None:
+        """Mark a cohort as lost."""
+        self.updated[cohort.round] = GIVEN_UP
+
+    @property
+    def heard(self) -> int:
+        """How many rounds were answered."""
+        return self.updated.count(HEARD)
+
+    def outstanding(self) -> IntArray:
+        """Rounds that are neither answered nor given up, ascending."""
+        return np.flatnonzero(np.frombuffer(bytes(self.updated), np.uint8) == OPEN)
 
     def about(self) -> dict[str, Any]:
         """Numbers for the header of a file."""
         return {"round": self.round, "token": self.token}
 
     def packed(self) -> Arrays:
-        """Which rounds were answered, as an array."""
+        """What became of every round, as an array."""
         return {"updated": np.frombuffer(bytes(self.updated), dtype=np.uint8)}
 
     def seals(self) -> Arrays:
         """Seals of the cohorts that are outstanding, as arrays."""
         seals = np.frombuffer(bytes(self._seals), np.uint8).reshape(-1, SEAL)
-        unheard = np.frombuffer(bytes(self.updated), np.uint8) == 0
-        rounds = np.flatnonzero(unheard & seals.any(axis=1))
+        rounds = self.outstanding()
+        rounds = rounds[seals[rounds].any(axis=1)]
         return {"rounds": rounds, "seals": seals[rounds]}
 
     def restore(self, about: dict[str, Any], arrays: Arrays, seals: Arrays) -> None:
@@ -91,7 +111,7 @@ class Ledger:
         demand(isinstance(token, str) and token, f"token is {token!r}, and must be a text")
         self.token, self.round = token, number(about, "round", COUNT)
         shaped("updated", updated, (self.round,), "u")
-        within("updated", updated, Range("0 or 1", 0.0, 1.0, whole=True))
+        within("updated", updated, Range("0, 1 or 2", 0.0, 2.0, whole=True))
         self.updated = bytearray(updated.astype(np.uint8).tobytes())
         self._seals = bytearray(SEAL * self.round)
         names("ledger", seals, ("rounds", "seals") if seals else ())

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import rates, room, rows, saving, storage
+from kvib import rates, room, rows, saving, storage, switching
 from kvib.checkin import Admission, coin
 from kvib.checks import (
     all_norms,
@@ -48,6 +48,7 @@ from kvib.rates import EstimatedRate
 from kvib.reach import Reach
 from kvib.resting import Resting
 from kvib.sketches import Sketches
+from kvib.switching import Learned
 from kvib.urn import Chances, Urn
 
 
@@ -334,6 +335,13 @@ class Sampler:
         self.guarantee = "biased" if self._reach.lost(cohort, answered) else cohort.guarantee
         self._reach.heard(cohort.ids, answered)
         self._ledger.close(cohort)
+
+    def give_up(self, cohort: Cohort) -> None:
+        """Close a round that was lost (an outage, too few answers): nothing is learned from it,
+        neither norms nor rates of answers."""
+        with self._lock:
+            self._ledger.check(checked_cohort(cohort))
+            self._ledger.give_up(cohort)
 
     def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
         """Once, where somebody is silent who always answers; `Estimation` calls it too."""
@@ -626,8 +634,22 @@ class Sampler:
                 part.widen(entries)
 
     def _resized(self) -> None:
-        clients = len(self.population)
-        self._learner.resized(clients, min(self._clients_per_round, clients))
+        switching.resize(self, self._learner, len(self.population))
+
+    def switch(self, policy: Policy[Any], procedure: Procedure | None = None) -> Learned:
+        """Draw by another policy from the next round on; outstanding cohorts stay valid.
+
+        The policy starts fresh and learns from the rounds to come, since a sampler does not
+        remember past ones; a journal does (`Journalled.switch`). Everything else stays as it is.
+        The result says how many past rounds have taught the policy, and how many could not.
+
+        Args:
+            policy: whom to prefer.
+            procedure: how to draw. By default it is the new policy's own if the old policy's own
+                was in use, and stays as it is if another was.
+        """
+        with self._changing("switch"):
+            return switching.switch(self, policy, procedure)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically, that only its owner can read."""

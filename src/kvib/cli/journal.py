@@ -37,8 +37,8 @@ def journal(
     )
     if about.removed:
         say(f"details of rounds 0 to {about.removed - 1} were removed (keep={about.keep})")
-    for upgrade in history.upgrades():
-        say(str(upgrade))
+    for event in (*history.switches(), *history.upgrades()):
+        say(str(event))
     shown = Table("round", "drawn", "budget", "answered", "Σ coefficient", "estimated variance")
     for k in range(max(0, len(table.round) - rounds), len(table.round)):
         numbers = (table.budget, table.answered, table.coefficients, table.variance)

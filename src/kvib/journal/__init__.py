@@ -4,6 +4,7 @@ from kvib.journal.history import About, Given, History, Table, read
 from kvib.journal.layout import Upgrade
 from kvib.journal.opening import journalled
 from kvib.journal.sampler import Journalled
+from kvib.journal.switches import Switch
 from kvib.logged import Logged
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "History",
     "Journalled",
     "Logged",
+    "Switch",
     "Table",
     "Upgrade",
     "journalled",

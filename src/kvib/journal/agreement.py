@@ -11,10 +11,15 @@ from typing import Any
 import numpy as np
 
 from kvib.checks import checked_weights
+from kvib.journal.switches import Switch, last_change
 from kvib.policies import Policy
 from kvib.procedures import Procedure
 from kvib.sampler import Sampler
+from kvib.storage import describe_policy
+from kvib.switching import Learned, Way
 
+SWITCHED = ("policy", "procedure")
+"""Options that a running journal can change."""
 Options = Mapping[str, Any]
 """Arguments by name."""
 
@@ -36,6 +41,32 @@ def begun(given: Options, usual: Options) -> dict[str, Any]:
     }
 
 
+def switched(about: Options, way: Way, round: int, learned: Learned) -> dict[str, Any]:
+    """What a journal says of itself once another policy has taken over.
+
+    Options that a function added stay listed as such, so that the same call of it goes on.
+
+    Args:
+        about: what it said before.
+        way: the new policy and procedure.
+        round: the first that is left to it.
+        learned: what it knows of the rounds before.
+    """
+    meaning = {name: _plain(value) for name, value in way._asdict().items()}
+    names = repr(way.policy), way.procedure.name
+    switch = Switch(round, about["policy"], about["procedure"], *names, *learned)
+    said = {
+        **dict(zip(SWITCHED, names, strict=True)),
+        "own": describe_policy(way.policy) is None,
+        "begun": about["begun"] | meaning,
+        "switches": [*about.get("switches", []), switch._asdict()],
+    }
+    if "given" in about:  # version 1 kept the meaning only
+        words = {name: _words(meaning[name], value) for name, value in way._asdict().items()}
+        said["given"] = about["given"] | words
+    return said
+
+
 def check(path: Path, about: Options, given: Options, usual: Options) -> None:
     """Refuse a call that does not agree with what a journal says of the one that began it.
 
@@ -46,10 +77,11 @@ def check(path: Path, about: Options, given: Options, usual: Options) -> None:
     compared = {name: value for name, value in usual.items() if name not in added} | dict(given)
     now = _meaning(compared)
     unsaid = _meaning({})  # an option that is younger than the file
-    for name, value in compared.items():
+    for name in sorted(compared, key=_rank):
+        value = compared[name]
         then = about["begun"].get(name, unsaid.get(name))
         if not (_same(then, now[name], value) or _same_words(about, name, now[name], value)):
-            raise _differs(path, name, then, now[name])
+            raise _differs(path, about, name, then, now[name])
 
 
 def _same(then: Any, now: Any, value: Any) -> bool:
@@ -121,12 +153,22 @@ def _is_configuration(plain: Any) -> bool:
     return isinstance(plain, dict)
 
 
-def _differs(path: Path, name: str, then: Any, now: Any) -> ValueError:
-    arrays = isinstance(now, str) and name != "procedure"
+def _rank(name: str) -> int:
+    """Other options may follow from the policy: it is compared first."""
+    return SWITCHED.index(name) if name in SWITCHED else len(SWITCHED)
+
+
+def _differs(path: Path, about: Options, name: str, then: Any, now: Any) -> ValueError:
+    arrays = isinstance(now, str) and name not in SWITCHED
     other = f"other {name}" if arrays else f"{name} {_shown(then)}, not {_shown(now)}"
-    return ValueError(
-        f"{path} was begun with {other}; leave it out to go on as before, or begin another file"
-    )
+    what, way = f"was begun with {other}", ""
+    if name in SWITCHED:
+        way = "change it with kvib.journalled(path).switch(…), which learns from past rounds, "
+        change = last_change(about, name)
+        if change is not None:
+            before = getattr(change, f"{name}_before")
+            what = f"was switched from {name} {before} before round {change.round}: it has {other}"
+    return ValueError(f"{path} {what}; leave it out to go on as before, {way}or begin another file")
 
 
 def _shown(plain: Any) -> str:

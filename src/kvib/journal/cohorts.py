@@ -77,8 +77,10 @@ def digest(norms: NDArray[np.float32]) -> bytes:
     return blake2b(norms.astype("<f4").tobytes(), digest_size=8).digest()
 
 
-def with_moments(cohort: Cohort, procedure: Procedure) -> Cohort:
-    """With its second moments, of a procedure that draws clients independently."""
+def with_moments(cohort: Cohort, procedure: Procedure | None) -> Cohort:
+    """With its second moments, if it was drawn by a procedure that draws clients independently."""
+    if procedure is None or not procedure.uncorrelated:
+        return cohort
     assert procedure.pairs is not None
     here = np.arange(len(cohort))
     return replace(cohort, pairs=partial(procedure.pairs, cohort.expected, here))

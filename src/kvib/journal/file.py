@@ -26,6 +26,7 @@ from kvib.journal.access import (
 )
 from kvib.journal.layout import (
     APPLICATION,
+    GIVE_UP,
     ROUNDS,
     SCHEMA,
     TABLES,
@@ -246,18 +247,18 @@ class JournalFile:
         self,
         arrays: Mapping[str, Arrays],
         waiting: Mapping[int, Record],
-        upgrade: Record | None = None,
+        event: tuple[str, Record] | None = None,
         **about: Any,
     ) -> None:
         """The state after the last event, groups of arrays by name; only what changed is written.
 
-        With `removed=r`, details of the rounds before r are removed. With `upgrade`, an event that
-        says this comes first.
+        With `removed=r`, details of the rounds before r are removed. With `event`, an event of this
+        kind and with this record comes first, so that it need never be done again.
         """
         with self.writing():
-            if upgrade is not None:
-                self.put("upgrade", None, upgrade, None)
-                about["upgrades"] = [*self.about.get("upgrades", []), upgrade]
+            if event is not None:
+                kind, said = event
+                self.put(kind, None, said, None)
             for round, record in waiting.items():
                 data = encode(record)
                 self._db.execute(
@@ -277,9 +278,11 @@ class JournalFile:
 
     def _remove(self, removed: int) -> None:
         """Details of the rounds before this one, and cohorts that need not wait any more."""
-        # Rounds heard since the last snapshot were still needed to replay from there.
+        # Rounds closed since the last snapshot were still needed to replay from there.
         self._db.execute(
-            "DELETE FROM waiting WHERE round < ? OR round IN (SELECT round FROM heard)", (removed,)
+            "DELETE FROM waiting WHERE round < ? OR round IN (SELECT round FROM heard) OR round IN "
+            "(SELECT round FROM event WHERE number > ? AND kind = ?)",
+            (removed, self.about["snapshot"], GIVE_UP),
         )
         if removed > self.about["removed"]:
             first = self.row(Drawn, removed).event

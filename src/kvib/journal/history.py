@@ -13,10 +13,12 @@ import numpy as np
 from kvib import saving, storage
 from kvib.checks import available_ids
 from kvib.cohort import FloatArray, IntArray
+from kvib.journal import switches
 from kvib.journal.cohorts import lengthened, with_moments
 from kvib.journal.file import Event, JournalFile
 from kvib.journal.layout import Upgrade
 from kvib.journal.records import Record
+from kvib.journal.switches import Switch, procedure_of
 from kvib.logged import Logged
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
@@ -46,6 +48,7 @@ class About(NamedTuple):
     """What a journal says of itself."""
 
     policy: str
+    """That of today; `History.switches` has those before it."""
     procedure: str
     budget: float
     seed: int
@@ -159,6 +162,11 @@ class History:
         with closing(JournalFile(self.path)) as file:
             return [Upgrade(**said) for said in file.about.get("upgrades", [])]
 
+    def switches(self) -> list[Switch]:
+        """Policies that took over from others in the middle of the run, in order."""
+        with closing(JournalFile(self.path)) as file:
+            return switches.listed(file.about)
+
     def rounds(self) -> Iterator[Logged]:
         """Every round whose details were kept, in order, as of the moment the first is asked for.
 
@@ -166,7 +174,6 @@ class History:
         """
         with closing(JournalFile(self.path)) as file, file.at_once():
             weights = file.array("begun", "weights")
-            procedure = PROCEDURES.get(file.about["procedure"])
             everybody, cool_down = np.arange(_clients(file)), file.about["begun"]["cool_down"]
             waiting: deque[IntArray] = deque(maxlen=cool_down)
             known = file.about["removed"]  # who waits is known from here on
@@ -175,8 +182,7 @@ class History:
                 record, round = drawn.record, drawn.round
                 assert round is not None
                 cohort = lengthened(record, weights, round=round, token=file.about["token"])
-                if procedure is not None and procedure.uncorrelated:
-                    cohort = with_moments(cohort, procedure)
+                cohort = with_moments(cohort, PROCEDURES.get(procedure_of(file.about, round)))
                 norms = np.full(len(cohort), np.nan) if heard is None else heard.record["norms"]
                 absent = np.concatenate([_listed(record, "absent", everybody), *waiting])
                 yield Logged(

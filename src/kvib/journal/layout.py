@@ -6,6 +6,8 @@ from zlib import crc32
 
 APPLICATION = int.from_bytes(b"kvib", "big")
 VERSION = 2
+GIVE_UP = "give up"
+"""The kind of events that close a round without a row in `heard`."""
 
 SCHEMA = (
     "CREATE TABLE about (only INTEGER PRIMARY KEY, said BLOB, crc INTEGER)",

@@ -144,7 +144,7 @@ def _continued(home: Path, given: Options, usual: Options) -> Journalled:
         own = file.about["own"]
         if own and "policy" not in given:
             raise ValueError(
-                f"{home} was begun with a policy of your own, {file.about['policy']}; give it: "
+                f"{home} has a policy of your own, {file.about['policy']}; give it: "
                 "kvib.journalled(path, policy=…)"
             )
         agreement.check(home, file.about, given, usual)

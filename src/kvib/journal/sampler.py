@@ -4,7 +4,8 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
@@ -15,18 +16,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import kvib
+from kvib import switching
 from kvib.checkin import Admission
-from kvib.checks import cohort_norms
+from kvib.checks import checked_cohort, cohort_norms
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.estimators import deviation
-from kvib.journal import cohorts
+from kvib.journal import agreement, cohorts, switches
 from kvib.journal.access import TornError, torn
 from kvib.journal.file import Event, JournalFile
-from kvib.journal.layout import Drawn, Heard, Row, Upgrade, storable
+from kvib.journal.layout import GIVE_UP, Drawn, Heard, Row, Upgrade, storable
+from kvib.journal.learning import taught
 from kvib.journal.lock import Lock
 from kvib.journal.records import Record
+from kvib.ledger import HEARD
+from kvib.names import PROCEDURES
+from kvib.policies import Policy
 from kvib.population import Key, listed
+from kvib.procedures import Procedure
 from kvib.sampler import Sampler
+from kvib.switching import Learned
 from kvib.urn import Chances
 
 REPLAY = 1.0
@@ -157,6 +165,14 @@ class Journalled(Sampler):
                 self._warn(cohort, values.astype(np.float64))
                 self._do("update", cohort.round, {"norms": values}, checked=True)
 
+    def give_up(self, cohort: Cohort) -> None:
+        """As `Sampler.give_up`; durable before it returns."""
+        with self._lock:
+            self._usable()
+            self._ledger.check(checked_cohort(cohort))
+            self._as_drawn(cohort)
+            self._do(GIVE_UP, cohort.round, {}, checked=True)
+
     def finish(
         self,
         cohort: Cohort,
@@ -176,27 +192,42 @@ class Journalled(Sampler):
             record = {"norms": values, "sketches": sketched, "usual": usual}
             self._do("finish", cohort.round, record, checked=True)
 
+    def switch(self, policy: Policy[Any], procedure: Procedure | None = None) -> Learned:
+        """As `Sampler.switch`, and the new policy learns from all past rounds whose details are
+        kept; durable before it returns, as a whole or not at all."""
+        with self._lock:
+            file = self._usable()
+            self._refuse_check_in("switch")
+            way = switching.chosen(self, policy, procedure)
+            if way is None:
+                return Learned(0, 0)
+            learner, learned = taught(self, file, way)
+            about = agreement.switched(file.about, way, self.round, learned)
+            with self._or_stop():
+                switching.take_over(self, way, learner)
+                self._snapshot(("switch", about["switches"][-1]), **about)
+            return learned
+
     def outstanding(self) -> list[Cohort]:
-        """Cohorts drawn and not updated, the oldest first, to finish after a restart.
+        """Cohorts neither updated nor given up, the oldest first, to finish after a restart.
 
         Second moments come back for independent draws only.
         """
         with self._lock:
             self._usable()
-            rounds = np.flatnonzero(np.frombuffer(bytes(self._ledger.updated), np.uint8) == 0)
-            found = [self._drawn(int(round)) for round in rounds]
+            found = [self._drawn(int(round)) for round in self._ledger.outstanding()]
             return [self._with_moments(cohort) for cohort in found if cohort is not None]
 
     def _with_moments(self, cohort: Cohort) -> Cohort:
-        if not self.procedure.uncorrelated:
-            return cohort
-        return cohorts.with_moments(cohort, self.procedure)
+        known = {**PROCEDURES, self.procedure.name: self.procedure}
+        name = switches.procedure_of(self._usable().about, cohort.round)
+        return cohorts.with_moments(cohort, known.get(name))
 
     def _heard(self, cohort: Cohort, values: NDArray[np.float32]) -> bool:
         """Whether the file has exactly this feedback; an error if it has another."""
         file, at = self._usable(), cohort.round
         ours = cohort.token == self._ledger.token and 0 <= at < self.round
-        if not (ours and self._ledger.updated[at]):
+        if not (ours and self._ledger.updated[at] == HEARD):
             self._ledger.check(cohort)
             self._as_drawn(cohort)
             return False
@@ -242,21 +273,27 @@ class Journalled(Sampler):
             checked: whether that was checked, so that an error leaves a half-changed sampler.
         """
         with self._lock:
-            file, same = self._usable(), not checked
-            try:
+            file = self._usable()
+            with self._or_stop(harmless=() if checked else (ValueError, TypeError)):
                 done = self._again(kind, round, record)
-                same = False
+            with self._or_stop():
                 file.append(kind, done.round, {**record, **done.outcome}, done.row)
                 if self._due():
                     self._snapshot()
-            except sqlite3.Error as error:
-                self._stop(f"its file could not be written ({error}): free space or restore access")
-                raise OSError(self._refusal()) from error
-            except BaseException as error:
-                if not (same and isinstance(error, ValueError | TypeError)):
-                    self._stop(f"it was interrupted by {error!r}")
-                raise
             return done.result
+
+    @contextmanager
+    def _or_stop(self, harmless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Stop after an error, but for those that leave sampler and file as they were."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._stop(f"its file could not be written ({error}): free space or restore access")
+            raise OSError(self._refusal()) from error
+        except BaseException as error:
+            if not isinstance(error, harmless):
+                self._stop(f"it was interrupted by {error!r}")
+            raise
 
     def _again(self, kind: str, round: int | None, record: Record) -> Done:
         started = time.perf_counter()
@@ -323,9 +360,14 @@ class Journalled(Sampler):
         return recorded
 
     def _note(self, fact: Cohort) -> None:
-        """Remember the first recorded round that comes out differently today."""
-        if self._changed is None:
+        """Remember the first recorded round of this policy that comes out differently today."""
+        if self._changed is None and fact.round >= self._since:
             self._changed = fact.round
+
+    @property
+    def _since(self) -> int:
+        """The first round that was left to the policy of today."""
+        return switches.since(self._usable().about)
 
     # Snapshots
 
@@ -340,14 +382,14 @@ class Journalled(Sampler):
             return bool(last - about["snapshot"] >= 2 * about["snapshot_every"])
         return self._spent >= max(REPLAY, self._snapshot_cost / SHARE)
 
-    def _snapshot(self, upgrade: Record | None = None) -> None:
+    def _snapshot(self, event: tuple[str, Record] | None = None, **about: Any) -> None:
         started, file = time.perf_counter(), self._usable()
         arrays, removed = {"now": self.packed()}, file.about["removed"]
         if self._keep is not None and self.round - self._keep > removed:
             removed = self.round - self._keep
             arrays["removed"] = {"participation": self._participation_before(removed)}
         waiting = {at: cohorts.exact(cohort) for at, cohort in self._recent.items()}
-        file.snapshot(arrays, waiting, upgrade, removed=removed)
+        file.snapshot(arrays, waiting, event, removed=removed, **about)
         self._recent.clear()
         self._spent, self._snapshot_cost = 0.0, time.perf_counter() - started
 
@@ -356,8 +398,9 @@ class Journalled(Sampler):
         if self._changed is None and not self._relearns:
             return
         file, upgrade = self._usable(), Upgrade(kvib.__version__, self._changed, self._relearns)
+        said = upgrade._asdict()
         with file.reading():
-            self._snapshot(upgrade._asdict())
+            self._snapshot(("upgrade", said), upgrades=[*file.about.get("upgrades", []), said])
         _LOG.warning("%s: %s", file.path, upgrade)
         self._changed, self._relearns = None, False
 
@@ -428,8 +471,16 @@ def _finish(sampler: Journalled, round: int | None, record: Record) -> Done:
     return _learned(sampler, cohort, norms)
 
 
+def _give_up(sampler: Journalled, round: int | None, record: Record) -> Done:
+    Sampler.give_up(sampler, _waiting(sampler, round))
+    assert round is not None
+    sampler._recent.pop(round, None)
+    return Done(round)
+
+
 def _check_in(sampler: Journalled, round: int | None, record: Record) -> Done:
-    Sampler._open_check_in(sampler)
+    if sampler.round >= sampler._since:  # else another policy drew it, and its cohort is a fact
+        Sampler._open_check_in(sampler)
     return Done()
 
 
@@ -448,8 +499,8 @@ def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
     return Done()
 
 
-def _upgrade(sampler: Journalled, round: int | None, record: Record) -> Done:
-    """Another kvib took over here; the snapshot after it knows."""
+def _known(sampler: Journalled, round: int | None, record: Record) -> Done:
+    """Another kvib or another policy took over here; the snapshot with it knows."""
     return Done()
 
 
@@ -461,7 +512,9 @@ KINDS: dict[str, Callable[[Journalled, int | None, Record], Done]] = {
     "join": _join,
     "leave": _leave,
     "reweigh": _reweigh,
-    "upgrade": _upgrade,
+    GIVE_UP: _give_up,
+    "upgrade": _known,
+    "switch": _known,
 }
 """Everything that changes a sampler, and how it is done, the first time and again."""
 
@@ -475,9 +528,9 @@ def _waiting(sampler: Journalled, round: int | None) -> Cohort:
 
 def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
     sampler._recent.pop(cohort.round, None)
-    variance = math.nan
-    if sampler.procedure.uncorrelated:
-        variance = deviation(sampler._with_moments(cohort), norms, None).value
+    variance, known = math.nan, sampler._with_moments(cohort)
+    if known.pairs is not None:
+        variance = deviation(known, norms, None).value
     answered = int(np.count_nonzero(~np.isnan(norms)))
     digest = cohorts.digest(norms.astype(np.float32))
     return Done(cohort.round, row=Heard(cohort.round, 0, answered, storable(variance), digest))
