@@ -136,6 +136,11 @@ class Plan:
         return None if self.variables is None else "variables={…}"
 
     @property
+    def chosen_guard(self) -> Guard | None:
+        """The guard of a sampler that is begun."""
+        return self.guard(self.policy) if callable(self.guard) else self.guard
+
+    @property
     def gone_after(self) -> int | None:
         """Rounds offline after which a client leaves; None where clients stay."""
         return None if self.fixed else self.offline.gone_after
@@ -161,13 +166,11 @@ class Plan:
         }
         if self.procedure is not None:
             given["procedure"] = self.procedure
-        usual: dict[str, Any] = {}
-        if callable(self.guard):
-            usual["guard"] = self.guard(self.policy)
-        else:
+        if not callable(self.guard):
             given["guard"] = self.guard
         if self.journal is not None and Path(self.journal).exists():
-            return self._continued(self.journal, given, usual)
+            return self._continued(self.journal, given)
+        usual: dict[str, Any] = {"guard": self.chosen_guard} if callable(self.guard) else {}
         prices = self.prices(keys)
         most = float(len(keys)) if prices is None else sum(prices)
         given |= {
@@ -184,10 +187,8 @@ class Plan:
             return Opened(new, [], new.close)
         return Opened(Sampler(**usual, **given), [], lambda: None)
 
-    def _continued(
-        self, path: str | os.PathLike[str], given: dict[str, Any], usual: dict[str, Any]
-    ) -> Opened:
-        """The sampler in this file; what is known by client stands there."""
+    def _continued(self, path: str | os.PathLike[str], given: dict[str, Any]) -> Opened:
+        """The sampler in this file; what is known by client stands there, and the usual guard."""
         if isinstance(self.response, Mapping):
             given["response"] = self._rates(list(read(path).keys()))
         else:
@@ -195,7 +196,7 @@ class Plan:
         if self.switch:
             given.pop("procedure", None)
             del given["policy"]
-        known = opened(path, given, usual)
+        known = opened(path, given, {})
         if self.switch:
             known.switch(self.policy, self.procedure)
         return Opened(known, known.outstanding(), known.close)

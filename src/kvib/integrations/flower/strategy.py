@@ -273,15 +273,16 @@ class UnbiasedSampling(Strategy):
             self.sampler.give_up(round.cohort)
         told = (round, server_round, list(heard), self.refused, outcome if enough else None)
         report = self.last = reported(*told, self.fleet.standing, self._news)
-        arrays, metrics = None, MetricRecord({**measured, **report.metrics()})
-        if enough:
-            moved = to_record(round.model.moved(outcome.d, outcome.buffers))
-            arrays, metrics = step_of(self.strategy, server_round, round.template, moved, metrics)
-            if arrays is not None:  # an optimiser has no business with counters and variances
-                for name in round.model.buffers:
-                    arrays[name] = moved[name]
         self._watch.call(self._on_round, report)
-        return arrays, metrics
+        metrics = {**measured, **report.metrics()}
+        if not enough:
+            return None, MetricRecord(metrics)
+        moved = to_record(round.model.moved(outcome.d, outcome.buffers))
+        arrays, record = step_of(self.strategy, server_round, round.template, moved, metrics)
+        if arrays is not None:  # an optimiser has no business with counters and variances
+            for name in round.model.buffers:
+                arrays[name] = moved[name]
+        return arrays, record
 
     def _reached(self, round: Round, replies: Replies) -> Replies:
         """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""

@@ -1,0 +1,534 @@
+"""Flower at night: outages, lost names, sizes that lie, replies that are of no use."""
+
+import logging
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.logger import FLOWER_LOGGER
+from flwr.serverapp.strategy import FedAdam, FedAvg
+
+import kvib
+from flower_grid import LocalGrid, numbers, one_round, partitions, record, reply_with, shifting_app
+from kvib.integrations.flower import (
+    EstimateAvailability,
+    Hidden,
+    NothingUsableError,
+    UnbiasedSampling,
+    introduce,
+    waiting,
+)
+
+N = 60
+RNG = np.random.default_rng(3)
+SIZES = np.exp(RNG.normal(4, 1, N)).round() + 1
+UPDATES = [{"w": RNG.normal(i / N, 1, 4)} for i in range(N)]
+X = record(w=np.zeros(4))
+
+
+class Night(LocalGrid):
+    """Nodes that vanish, and are back after some looks at the grid."""
+
+    def __init__(self, app, configs, **options):
+        super().__init__(app, configs, **options)
+        self.looks, self.all = 0, set(self.contexts)
+
+    def fall(self, looks, nodes=None):
+        """These nodes, all by default, are away for this many looks."""
+        self.looks = looks
+        self.online = self.all - (self.all if nodes is None else set(nodes))
+
+    def get_node_ids(self):
+        if self.looks:
+            self.looks -= 1
+            if self.looks == 0:
+                self.online = set(self.all)
+        return super().get_node_ids()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A clock that only sleeping moves."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(waiting, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def log(caplog, monkeypatch):
+    """Lines of Flower's log: level and text."""
+    monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
+    caplog.set_level(logging.INFO, "flwr")
+
+    def lines(level, words):
+        return [r for r in caplog.records if r.levelno == level and words in r.getMessage()]
+
+    return lines
+
+
+def fleet(n=N, sizes=SIZES, **options):
+    return Night(shifting_app(UPDATES, list(sizes), **options), partitions(n))
+
+
+def sampling(budget=10, inner=None, **options):
+    inner = inner or FedAvg(min_available_nodes=2, min_train_nodes=2)
+    return UnbiasedSampling(inner, budget=budget, **options)
+
+
+def play(strategy, grid, rounds, first=1):
+    return [one_round(strategy, grid, X, t) for t in range(first, first + rounds)]
+
+
+def expected_sum(strategy):
+    """Σ λ/(a·r): the mean of Σ coefficients once all clients are online."""
+    ids = strategy.sampler.population.here()
+    return float((strategy.sampler.weights[ids] / strategy.sampler.reach.at(ids)).sum())
+
+
+# Outages
+
+
+@pytest.mark.parametrize("looks", [1, 3, 10, 100, 1000])
+def test_an_outage_is_waited_for_and_teaches_nothing(looks, clock, log):
+    strategy, grid = sampling(), fleet()
+    play(strategy, grid, 10)
+    before = strategy.sampler.round
+    grid.fall(looks + 1)
+    play(strategy, grid, 10, first=11)
+    assert strategy.sampler.round == before + 10
+    assert expected_sum(strategy) == pytest.approx(1, abs=1e-9)
+    lines = log(logging.INFO, "waiting for nodes")
+    assert clock.now / 66 <= len(lines) <= clock.now / 60 + 1
+    assert "start more, or lower min_available_nodes" in lines[0].getMessage()
+
+
+@pytest.mark.parametrize("after", [1, 10, 100])
+@pytest.mark.parametrize("rounds", [1, 3, 10])
+def test_most_of_the_fleet_gone_at_once_teaches_nothing(after, rounds):
+    """58 of 60 clients are cut off, and the minimum of two is there."""
+    strategy, grid = sampling(), fleet()
+    play(strategy, grid, after)
+    grid.online = set(sorted(grid.all)[:2])
+    for _, metrics in play(strategy, grid, rounds, first=after + 1):
+        assert metrics["kvib-offline"] > 0.9
+    grid.online = grid.all
+    assert expected_sum(strategy) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("rounds", [30, 100, 1000])
+def test_after_a_long_time_with_few_clients_steps_stay_bounded(rounds):
+    strategy, grid = sampling(), fleet()
+    play(strategy, grid, 20)
+    grid.online = set(sorted(grid.all)[:2])
+    play(strategy, grid, rounds, first=21)
+    grid.online = grid.all
+    play(strategy, grid, 5, first=2000)
+    assert expected_sum(strategy) < 2.5
+
+
+def test_clients_that_vanish_in_mid_round_are_asked_again(log):
+    """No round is lost: the same cohort answers once the nodes are back."""
+    strategy, grid, straight = sampling(), fleet(), sampling()
+    play(straight, fleet(), 4)
+    play(strategy, grid, 2)
+    messages = strategy.configure_train(3, X, ConfigRecord(), grid)
+    grid.fall(50)
+    arrays, metrics = strategy.aggregate_train(3, grid.send_and_receive(messages))
+    assert metrics["kvib-missing"] == 0
+    assert metrics["kvib-round"] == 2
+    assert len(log(logging.INFO, "they are asked again")) == 1
+    play(strategy, grid, 1, first=4)
+    assert strategy.cohort.ids.tolist() == straight.cohort.ids.tolist()
+    assert strategy.cohort.coefficients == pytest.approx(straight.cohort.coefficients)
+
+
+def test_a_cohort_that_is_gone_while_others_are_there_counts_as_silent():
+    strategy, grid = sampling(), fleet()
+    play(strategy, grid, 2)
+    messages = strategy.configure_train(3, X, ConfigRecord(), grid)
+    grid.online = grid.all - {message.metadata.dst_node_id for message in messages}
+    _, metrics = strategy.aggregate_train(3, grid.send_and_receive(messages))
+    assert metrics["kvib-missing"] == 10
+    grid.online = grid.all
+    assert expected_sum(strategy) == pytest.approx(1)  # one cause, not ten
+
+
+def test_a_node_that_is_always_unreachable_does_not_hold_up_the_run():
+    strategy, grid = sampling(budget=2), fleet(2)
+    play(strategy, grid, 1)
+    grid.fails = dict.fromkeys(grid.contexts, 5)  # the SuperLink still lists them
+    _, metrics = play(strategy, grid, 1, first=2)[0]
+    assert metrics["kvib-missing"] == 2
+
+
+@pytest.mark.parametrize(("lowest", "a"), [(0.1, 0.1), (0.02, 0.02), (1e-6, 7.9 / 405)])
+def test_no_client_counts_more_than_the_bound(lowest, a):
+    """A client that is online in three of 400 rounds."""
+    offline = EstimateAvailability(gone_after=None, lowest=lowest)
+    strategy, grid = sampling(budget=N, offline=offline), fleet()
+    rare = sorted(grid.all)[7]
+    play(strategy, grid, 1)
+    for t in range(2, 402):
+        grid.online = grid.all if t % 200 == 0 else grid.all - {rare}
+        one_round(strategy, grid, X, t)
+    assert strategy.sampler.reach.available(np.array([7])) == pytest.approx(a, rel=0.02)
+
+
+# Names that are lost
+
+
+def test_half_a_fleet_that_never_returns_is_told_and_leaves(log):
+    strategy, grid = sampling(), fleet()
+    play(strategy, grid, 20)
+    grid.online = set(sorted(grid.all)[: N // 2])
+    gone = SIZES[N // 2 :].sum() / SIZES.sum()
+    metrics = [told for _, told in play(strategy, grid, 60, first=21)]
+    assert metrics[4]["kvib-lost"] == pytest.approx(gone)
+    assert metrics[4]["kvib-offline"] == pytest.approx(gone)
+    [line] = log(logging.WARNING, "of the objective is out of reach")
+    assert f"{100 * gone:.0f} %" in line.getMessage()
+    assert [told["kvib-left"] for told in metrics].count(N // 2) == 1
+    assert metrics[-1]["kvib-lost"] == 0
+    assert metrics[-1]["kvib-clients"] == N // 2
+    sums = [told["kvib-coefficients"] for told in metrics[-8:]]
+    assert np.mean(sums) == pytest.approx(1, abs=0.15)
+    grid.online = grid.all  # they were only out of reach
+    _, told = one_round(strategy, grid, X, 99)
+    assert told["kvib-joined"] == N // 2
+    assert expected_sum(strategy) == pytest.approx(1, abs=0.05)
+
+
+def test_clients_that_are_seldom_online_are_not_lost():
+    """Rate 0.1, and absences of 50 rounds are no exception among 60 clients."""
+    rng = np.random.default_rng(0)
+    strategy, grid, nodes = sampling(), fleet(), None
+    nodes = sorted(grid.all)
+    for t in range(1, 400):
+        grid.online = {node for node in nodes if rng.random() < 0.1 or node in nodes[:2]}
+        one_round(strategy, grid, X, t)
+    assert len(strategy.sampler.population) >= N - 1
+    assert strategy.last.lost < 0.05
+
+
+def test_nodes_without_names_that_restart_do_not_shrink_steps(log):
+    """No `introduce`, all nodes new every ten rounds: 0.37 before, at the end of 100 rounds."""
+    grid = fleet(20, introduced=False)
+    strategy, sums, lost = sampling(budget=20), [], []
+    for t in range(1, 151):
+        if t % 10 == 0:
+            grid.contexts = {
+                node + 100_000: Context(1, node + 100_000, c.node_config, RecordDict(), {})
+                for node, c in grid.contexts.items()
+            }
+            grid.online = grid.all = set(grid.contexts)
+        _, told = one_round(strategy, grid, X, t)
+        sums.append(told["kvib-coefficients"])
+        lost.append(told["kvib-lost"])
+    assert max(lost) > 0.5  # said
+    assert log(logging.WARNING, "out of reach")
+    assert log(logging.WARNING, "joined without a name of their own")
+    assert max(sums) < 1.3
+    assert strategy.last.clients < 150  # the old names leave
+
+
+def test_a_late_node_and_one_without_a_name_are_told(log):
+    grid = fleet(5)
+    late = sorted(grid.all)[4]
+    grid.online = grid.all - {late}
+    strategy = sampling(budget=2)
+    play(strategy, grid, 3)
+    assert strategy.last.joined == ()
+    grid.online = grid.all
+    play(strategy, grid, 1, first=4)
+    assert strategy.last.joined == (4,)
+    assert log(logging.INFO, "1 clients joined: 4")
+
+
+# Sizes
+
+
+def test_a_forgotten_introduction_is_noticed_once():
+    sizes = [10, 1000]
+
+    def more(reply):
+        record = next(iter(reply.content.metric_records.values()))
+        record["num-examples"] = sizes[reply.metadata.src_node_id % 2]
+        return reply
+
+    grid = fleet(20, introduced=False)
+    grid.fails = dict.fromkeys(grid.contexts, more)
+    strategy = sampling(budget=5)
+    with pytest.warns(UserWarning) as caught:
+        play(strategy, grid, 5)
+    [text] = [str(warning.message) for warning in caught]
+    assert "introduce(app, size=…)" in text
+    assert "weights={key: size" in text
+
+
+def test_equal_clients_that_introduce_themselves_without_a_size_are_not_warned_of():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        i = context.node_config["partition-id"]
+        content = {"arrays": X, "metrics": MetricRecord({"num-examples": i + 1})}
+        return reply_with(message, content)
+
+    introduce(app)
+    play(sampling(budget=5), Night(app, partitions(20)), 3)
+
+
+@pytest.mark.parametrize("liars", [1, 3])
+def test_a_size_far_beyond_all_others_is_told(liars):
+    sizes = SIZES.copy()
+    sizes[:liars] = 1e12
+    with pytest.warns(
+        UserWarning, match=r"client 0.* says it has 1e\+12 data.*max_weight="
+    ) as told:
+        play(sampling(), fleet(sizes=sizes), 3)
+    assert len(told) == 1
+
+
+def test_max_weight_bounds_what_a_client_counts():
+    sizes = SIZES.copy()
+    sizes[5] = 1e12
+    strategy = sampling(max_weight=SIZES.max())
+    with pytest.warns(UserWarning, match=r"client 5 says it has 1e\+12 data, and counts as max_we"):
+        play(strategy, fleet(sizes=sizes), 1)
+    true = np.minimum(sizes, SIZES.max())
+    assert strategy.sampler.weights == pytest.approx(true / true.sum())
+
+
+def test_sizes_are_asked_again_now_and_then():
+    sizes = dict(enumerate(SIZES))
+    grid = Night(shifting_app(UPDATES, sizes), partitions(N))
+    strategy = sampling()
+    play(strategy, grid, 2)
+    sizes[3] *= 100
+    play(strategy, grid, 103, first=3)
+    after = np.array(list(sizes.values()))
+    assert strategy.sampler.weights == pytest.approx(after / after.sum())
+
+
+def test_reweigh_holds_against_what_clients_report():
+    strategy, grid = sampling(), fleet()
+    play(strategy, grid, 1)
+    strategy.reweigh({3: 7000.0})
+    play(strategy, grid, 110, first=2)
+    after = SIZES.copy()
+    after[3] = 7000
+    assert strategy.sampler.weights == pytest.approx(after / after.sum())
+    with pytest.raises(ValueError, match="there is no client 'x'"):
+        strategy.reweigh({"x": 1.0})
+    with pytest.raises(ValueError, match="no client has come yet"):
+        sampling().reweigh({3: 1.0})
+
+
+# Replies that are of no use
+
+
+def test_a_run_without_one_usable_reply_ends(log):
+    """Clients that forgot the mod: `Hidden` cannot use what they send."""
+    strategy, grid = sampling(updates=Hidden(), patience=4), fleet()
+    play(strategy, grid, 3)
+    assert len(log(logging.WARNING, "every reply was refused, 3 rounds in a row")) == 1
+    with pytest.raises(NothingUsableError, match=r"4 rounds in a row.*scaled_update.*patience=No"):
+        play(strategy, grid, 1, first=4)
+    forever, grid = sampling(updates=Hidden(), patience=None), fleet()
+    play(forever, grid, 12)
+
+
+def test_one_usable_reply_is_enough_to_go_on():
+    strategy, grid = sampling(budget=N, patience=2, guard=None), fleet()
+    broken = sorted(grid.contexts)[1:]
+    grid.fails = dict.fromkeys(broken, lambda reply: reply_with_nan(reply))
+    play(strategy, grid, 5)
+    assert len(strategy.refused) == N - 1
+
+
+def reply_with_nan(reply):
+    [name] = reply.content.array_records
+    reply.content[name] = record(w=np.full(4, np.nan))
+    return reply
+
+
+def test_a_round_below_the_quorum_is_given_up(tmp_path, log):
+    strategy = sampling(budget=N, quorum=0.5, journal=tmp_path / "run.kvib")
+    grid = fleet()
+    play(strategy, grid, 2)
+    grid.fails = dict.fromkeys(sorted(grid.contexts)[:40], "silent")
+    arrays, metrics = play(strategy, grid, 1, first=3)[0]
+    assert arrays is None  # Flower keeps the model then
+    assert metrics["kvib-missing"] == 40
+    assert not strategy.last.stepped
+    assert math.isnan(metrics["kvib-variance"])
+    assert expected_sum(strategy) == pytest.approx(1)
+    assert len(log(logging.WARNING, "fewer than the quorum")) == 1
+    grid.fails = {}
+    play(strategy, grid, 1, first=4)
+    assert strategy.last.stepped
+    strategy.close()
+    again = sampling(budget=N, quorum=0.5, journal=tmp_path / "run.kvib")
+    play(again, fleet(), 1)
+    assert again.cohort.round == 4  # the given-up round is not asked for once more
+
+
+def test_a_deadline_takes_the_place_of_the_timeout():
+    class Patient(Night):
+        def send_and_receive(self, messages, *, timeout=None):
+            self.timeouts.append(timeout)
+            return super().send_and_receive(messages, timeout=timeout)
+
+    grid = Patient(shifting_app(UPDATES, list(SIZES)), partitions(N))
+    grid.timeouts = []
+    inner = FedAvg(fraction_evaluate=0.0)
+    sampling(inner=inner, deadline=7.5, query_timeout=3).start(grid, X, num_rounds=2, timeout=99)
+    assert set(grid.timeouts) == {3, 7.5}
+
+
+# What a configuration file can say, and what the core has
+
+
+def test_policy_procedure_and_budget_as_text():
+    strategy = UnbiasedSampling(
+        FedAvg(), "KVib(rounds=500)", procedure="independent", budget="10%", guard=None
+    )
+    play(strategy, fleet(), 2)
+    assert strategy.sampler.policy == kvib.KVib(rounds=500)
+    assert strategy.sampler.procedure is kvib.independent
+    assert strategy.sampler.budget == 6
+    assert UnbiasedSampling(FedAvg(), budget="7").budget(100) == 7
+
+
+def test_a_budget_by_round():
+    strategy = sampling(budget=lambda round: 5 + round)
+    sizes = [told["kvib-cohort"] for _, told in play(strategy, fleet(), 4)]
+    assert sizes == [5, 6, 7, 8]
+
+
+def test_costs_are_paid_from_the_budget(tmp_path):
+    cost = {i: 1.0 + i % 3 for i in range(N)}
+    grid = fleet()
+    late = sorted(grid.all)[-1]
+    grid.online = grid.all - {late}
+    strategy = sampling(budget=20, cost=cost, journal=tmp_path / "run.kvib")
+    play(strategy, grid, 2)
+    grid.online = grid.all
+    play(strategy, grid, 2, first=3)
+    p = strategy.sampler.probabilities(available=np.arange(N))
+    assert float(p @ np.array(list(cost.values()))) == pytest.approx(20)
+    strategy.close()
+    play(sampling(budget=20, cost=cost, journal=tmp_path / "run.kvib"), fleet(), 1)
+
+
+def test_cool_down_and_over_select():
+    strategy, grid = sampling(cool_down=2, over_select=True, response=0.5), fleet()
+    play(strategy, grid, 1)
+    first = set(strategy.cohort.ids.tolist())
+    assert len(first) == 20  # ten answers, at one in two
+    play(strategy, grid, 1, first=2)
+    assert not first & set(strategy.cohort.ids.tolist())
+
+
+def test_variables_are_for_a_fixed_population():
+    variables = {i: [float(i % 4), 1.0] for i in range(N - 1)}
+    strategy = sampling(variables=variables, procedure="balanced")
+    with pytest.warns(UserWarning, match="client 59 is not in variables=…: it takes no part"):
+        play(strategy, fleet(), 2)
+    assert strategy.sampler.variables.shape == (N - 1, 2)
+
+
+# What a dashboard needs
+
+
+def test_every_round_is_reported(log):
+    seen = []
+    strategy, grid = sampling(on_round=seen.append), fleet()
+    grid.fails = {sorted(grid.contexts)[k]: 2 for k in range(0, N, 2)}
+    metrics = [told for _, told in play(strategy, grid, 3)]
+    assert [report.round for report in seen] == [0, 1, 2]
+    report, told = seen[-1], metrics[-1]
+    assert report is strategy.last
+    assert report.metrics() == {name: told[name] for name in report.metrics()}
+    assert list(report.drawn) == strategy.fleet.names(strategy.cohort)
+    assert list(report.drawn.values()) == pytest.approx(strategy.cohort.expected)
+    assert set(report.heard) | set(report.refused) == set(report.drawn)
+    weight = dict(zip(report.drawn, strategy.cohort.weight, strict=True))
+    unheard = sum(weight[key] for key in report.refused) / sum(weight.values())
+    assert report.unheard == pytest.approx(unheard)
+    assert report.variance > 0
+
+
+def test_a_dashboard_that_fails_does_not_end_the_run(log):
+    strategy = sampling(on_round=lambda report: 1 / 0)
+    play(strategy, fleet(), 2)
+    assert len(log(logging.WARNING, "on_round failed")) == 2
+
+
+# Another policy
+
+
+def test_a_running_journal_changes_its_policy(tmp_path):
+    strategy, grid = sampling(journal=tmp_path / "run.kvib"), fleet()
+    play(strategy, grid, 5)
+    strategy.switch("KVib", "independent")
+    play(strategy, grid, 3, first=6)
+    assert strategy.sampler.policy == kvib.KVib()
+    strategy.close()
+    again = sampling(policy="KVib", procedure="independent", journal=tmp_path / "run.kvib")
+    play(again, fleet(), 1)
+    assert again.cohort.round == 8
+    again.close()
+    other = sampling(policy="Avare", journal=tmp_path / "run.kvib")
+    with pytest.raises(ValueError, match="policy KVib.*Avare"):
+        play(other, fleet(), 1)
+    third = sampling(policy="Vrb", switch=True, journal=tmp_path / "run.kvib")
+    play(third, fleet(), 1)
+    assert third.sampler.policy == kvib.Vrb()
+    assert third.cohort.round == 9
+
+
+def test_a_switch_before_the_first_round(tmp_path):
+    strategy = sampling(journal=tmp_path / "run.kvib")
+    strategy.switch("Vrb")
+    play(strategy, fleet(), 2)
+    assert strategy.sampler.policy == kvib.Vrb()
+
+
+# Whatever is wrapped
+
+
+def test_an_outage_leaves_no_trace_in_the_model():
+    """FedAdam, 30 rounds of real learning with an outage between them."""
+    target = np.arange(4.0)
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        x = numbers(message.content["arrays"])["w"]
+        content = {
+            "arrays": record(w=x - 0.1 * (x - target)),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
+        return reply_with(message, content)
+
+    introduce(app, size=lambda context: 1.0 + context.node_config["partition-id"])
+    models = []
+    for looks in (0, 500):
+        grid = Night(app, partitions(20))
+        inner = FedAdam(eta=0.1, min_available_nodes=2)
+        strategy, x = sampling(budget=5, inner=inner), X
+        for t in range(1, 31):
+            if t == 15 and looks:
+                grid.fall(looks)
+            x, _ = one_round(strategy, grid, x, t)
+        models.append(numbers(x)["w"])
+    assert np.array_equal(*models)
