@@ -194,7 +194,7 @@ def test_half_a_fleet_that_never_returns_is_told_and_leaves(log):
     assert metrics[4]["kvib-lost"] == pytest.approx(gone)
     assert metrics[4]["kvib-offline"] == pytest.approx(gone)
     [line] = log(logging.WARNING, "of the objective is out of reach")
-    assert f"{100 * gone:.0f} %" in line.getMessage()
+    assert f"{gone:.0%}" in line.getMessage()
     assert [told["kvib-left"] for told in metrics].count(N // 2) == 1
     assert metrics[-1]["kvib-lost"] == 0
     assert metrics[-1]["kvib-clients"] == N // 2

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Mapping
+from logging import WARNING
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +25,7 @@ from kvib.integrations.fleet import (
     Renormalise,
     usual_guard,
 )
+from kvib.integrations.watch import Refusal, Silence, Watch
 from kvib.population import Key
 from kvib.rates import EstimatedRate
 
@@ -94,7 +96,7 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
             response=EstimatedRate(),
             guard=guards[self.guard],
         )
-        self.fleet = Fleet(plan)
+        self.fleet, self.watch = Fleet(plan), Watch(self._say)
         self.aggregator = Estimate(self.fleet)
         try:
             super().run()
@@ -107,6 +109,7 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         strangers = self.fleet.strangers(online)
         self.fleet.meet(Introduction(name, str(name)) for name in strangers)
         cohort = self.fleet.draw(online)
+        self.watch.population(self.fleet.standing, self.fleet.news())
         self.aggregator.cohort = cohort
         drawn = [] if cohort is None else [str(key) for key in self.fleet.names(cohort)]
         self.info(f"kvib drew {drawn} of {len(online)} sites")
@@ -120,9 +123,12 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
 
     def _get_aggregated_result(self) -> FLModel:
         result = super()._get_aggregated_result()
-        for site, why in self.fleet.refused.items():
-            self.warning(f"kvib: {site} was not heard: {why}")
+        cohort = self.aggregator.cohort
+        self.watch.answers(0 if cohort is None else len(cohort), self.aggregator.unheard)
         return result
+
+    def _say(self, level: int, line: str) -> None:
+        (self.warning if level >= WARNING else self.info)(f"kvib: {line}")
 
 
 class Estimate(ModelAggregator):  # type: ignore[misc]
@@ -132,6 +138,8 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
         super().__init__()
         self.fleet = fleet
         self.cohort: Cohort | None = None
+        self.unheard: dict[Key, Refusal] = {}
+        """Sites of the round that were not heard, and why."""
         self._lock = threading.Lock()
         self._combination: Combination | None = None
         self._silent: dict[Key, int] = {}
@@ -148,6 +156,7 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
         buffers = {name for name, array in arrays.items() if running_statistics(name, array)}
         self._model = Model(arrays, buffers)
         self._combination, self._silent, self._measured = None, {}, []
+        self.unheard.clear()
         self.fleet.refused = {}
         if self.cohort is not None and self.fleet.sampler is not None:
             self._combination = Visible().begin(self.fleet.sampler, self.cohort, self._model)
@@ -163,7 +172,7 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
             try:
                 self._combination.add(Answer(position, self._full(model)))
             except BadReplyError as error:
-                self.fleet.refused[name] = str(error)
+                self._refuse(name, Silence.REFUSED, str(error))
                 return
             factor = float(self.cohort.coefficients[position])
             self._measured.append((model.metrics or {}, factor))
@@ -176,10 +185,13 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
         ours = self._model.arrays
         return {name: ours[name].astype(np.float64) + array for name, array in theirs.items()}
 
+    def _refuse(self, site: Key, kind: Silence, why: str) -> None:
+        self.unheard[site], self.fleet.refused[site] = Refusal(kind, why), why
+
     def aggregate_model(self) -> FLModel:
         """x − d, and metrics averaged by coefficient; the sampler has learned then."""
         for site in self._silent:
-            self.fleet.refused[site] = "no answer"
+            self._refuse(site, Silence.LATE, "no answer")
         d, buffers = 0.0, dict[str, FloatArray]()
         if self._combination is not None:
             d, buffers, *_ = self._combination.finish()

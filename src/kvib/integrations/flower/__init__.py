@@ -8,7 +8,7 @@ from kvib.integrations.fleet import EstimateAvailability, Renormalise, usual_gua
 from kvib.integrations.flower.client import introduce, scaled_update
 from kvib.integrations.flower.report import RoundReport
 from kvib.integrations.flower.strategy import KVibFedAvg, UnbiasedSampling
-from kvib.integrations.flower.watch import NothingUsableError
+from kvib.integrations.watch import NothingUsableError
 
 __all__ = [
     "EstimateAvailability",

@@ -1,36 +1,18 @@
 """One round between its draw and its step, and what came back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
 
 from kvib.cohort import Cohort
 from kvib.integrations.arrays import Model
+from kvib.integrations.watch import Refusal, Silence
 from kvib.population import Key
 
 UNREACHABLE = (3, 4, 5)
 """Flower's error codes of messages and nodes that are not available."""
-
-
-class Silence(Enum):
-    """Why there is nothing usable from a client."""
-
-    AWAY = "away"
-    """It could not be reached."""
-    LATE = "late"
-    """It was reached, and did not answer in time."""
-    REFUSED = "refused"
-    """It answered, and the answer is no update."""
-
-
-class Refusal(NamedTuple):
-    """Why a client was not heard."""
-
-    kind: Silence
-    why: str
 
 
 @dataclass
@@ -83,3 +65,8 @@ def sorted_replies(round: Round, replies: Iterable[Message]) -> Replies:
         if position not in round.sent:
             refused[position] = Refusal(Silence.AWAY, "it is offline")
     return Replies(dict(sorted(contents.items())), refused)
+
+
+def keys_of(round: Round, refused: Mapping[int, Refusal]) -> dict[Key, Refusal]:
+    """Refusals by the key of the client."""
+    return {round.keys[position]: refusal for position, refusal in refused.items()}

@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -33,14 +33,17 @@ from kvib.integrations.flower.inner import message_of, step_of
 from kvib.integrations.flower.records import received, to_arrays, to_record
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
 from kvib.integrations.flower.report import RoundReport, reported
-from kvib.integrations.flower.rounds import Refusal, Replies, Round, Silence, sorted_replies
+from kvib.integrations.flower.rounds import Replies, Round, keys_of, sorted_replies
 from kvib.integrations.flower.waiting import nodes_online
-from kvib.integrations.flower.watch import Watch, keys_of
+from kvib.integrations.watch import Refusal, Silence, Watch
 from kvib.policies import Forecast, Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
 from kvib.rates import EstimatedRate
 from kvib.sampler import Sampler
+
+ATTEMPTS = 5
+"""Times that a cohort which was cut off is asked again before the round counts as silent."""
 
 
 class UnbiasedSampling(Strategy):
@@ -142,7 +145,7 @@ class UnbiasedSampling(Strategy):
             )
         )
         self.updates, self._is_buffer, self._query_timeout = updates, buffers, query_timeout
-        self._watch = Watch(quorum, patience)
+        self._watch = Watch(_say, quorum, patience)
         self._deadline, self._timeout = _checked_deadline(deadline), deadline
         self._on_round = on_round
         self.cohort: Cohort | None = None
@@ -263,17 +266,18 @@ class UnbiasedSampling(Strategy):
         contents, refused = self._reached(round, sorted_replies(round, replies))
         combination = self.updates.begin(self.sampler, round.cohort, round.model)
         heard = self._heard(combination, contents, refused)
-        self.fleet.refused = keys_of(round, refused)
-        self._watch.answers(round, len(heard), refused)
+        unheard = keys_of(round, refused)
+        self.fleet.refused = {key: refusal.why for key, refusal in unheard.items()}
+        self._watch.answers(len(round.cohort), unheard)
         measured = self._measured(round, heard)  # may raise in a user's function: before we learn
-        enough = self._watch.is_quorum(round, len(heard))
+        enough = self._watch.is_quorum(len(round.cohort), len(heard))
         if enough:
             outcome = combination.finish()
         else:
             self.sampler.give_up(round.cohort)
         told = (round, server_round, list(heard), self.refused, outcome if enough else None)
         report = self.last = reported(*told, self.fleet.standing, self._news)
-        self._watch.call(self._on_round, report)
+        self._hand_on(report)
         metrics = {**measured, **report.metrics()}
         if not enough:
             return None, MetricRecord(metrics)
@@ -284,10 +288,19 @@ class UnbiasedSampling(Strategy):
                 arrays[name] = moved[name]
         return arrays, record
 
+    def _hand_on(self, report: RoundReport) -> None:
+        """Call the user's function; an error in it does not end the run."""
+        if self._on_round is None:
+            return
+        try:
+            self._on_round(report)
+        except Exception as error:  # a dashboard must not stop a training
+            log(WARNING, "kvib: on_round failed in round %d: %r", report.round, error)
+
     def _reached(self, round: Round, replies: Replies) -> Replies:
         """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
         attempts = 0
-        while replies.cut_off and self._grid is not None and self._watch.may_ask(attempts):
+        while replies.cut_off and self._grid is not None and attempts < ATTEMPTS:
             attempts += 1
             messages = self._sent(round, self._online(self._grid))
             if not messages:  # others are online: these clients are gone, not the network
@@ -368,6 +381,10 @@ class UnbiasedSampling(Strategy):
     def close(self) -> None:
         """Let go of the journal, for another strategy in the same process."""
         self.fleet.close()
+
+
+def _say(level: int, line: str) -> None:
+    log(level, "kvib: %s", line)
 
 
 def _reported_norm(content: RecordDict) -> Any:

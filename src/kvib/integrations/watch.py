@@ -1,0 +1,116 @@
+"""What an operator must know of a run, as lines of a log; and when it is better to stop."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import Enum
+from logging import INFO, WARNING
+from typing import NamedTuple
+
+from kvib.integrations.fleet import News, Standing
+from kvib.integrations.offline import shown
+from kvib.population import Key
+
+TOO_MUCH = 0.1
+"""Share of λ out of reach from which on it is warned of."""
+
+
+class NothingUsableError(RuntimeError):
+    """Round after round, clients answer, and not one answer is an update of the model."""
+
+
+class Silence(Enum):
+    """Why there is nothing usable from a client."""
+
+    AWAY = "away"
+    """It could not be reached."""
+    LATE = "late"
+    """It was reached, and did not answer in time."""
+    REFUSED = "refused"
+    """It answered, and the answer is no update."""
+
+
+class Refusal(NamedTuple):
+    """Why a client was not heard."""
+
+    kind: Silence
+    why: str
+
+
+class Watch:
+    """Counts what goes wrong, and says it.
+
+    Args:
+        say: takes a level of `logging` and a line.
+        quorum: share of the drawn clients that must answer.
+        patience: rounds in a row without one usable reply before the run ends; None: it goes on.
+    """
+
+    def __init__(
+        self, say: Callable[[int, str], None], quorum: float = 0.0, patience: int | None = 10
+    ) -> None:
+        if not 0 <= quorum <= 1:
+            raise ValueError(f"quorum={quorum} is not a share of the drawn clients, from 0 to 1")
+        if patience is not None and (int(patience) != patience or patience < 1):
+            raise ValueError(f"patience={patience} is not a number of rounds; 1 or more, or None")
+        self._say, self._quorum, self._patience = say, quorum, patience
+        self._useless = 0
+        self._lost = self._unnamed = False
+
+    def population(self, standing: Standing, news: News) -> None:
+        """Say who came and went, and who is out of reach."""
+        changes = {"joined": news.joined, "returned": news.returned, "left": news.left}
+        for what, keys in changes.items():
+            if keys:
+                level = WARNING if what == "left" else INFO
+                self._say(level, f"{len(keys)} clients {what}: {shown(keys)}")
+        if news.unnamed:
+            self._say(
+                INFO if self._unnamed else WARNING,
+                f"{len(news.unnamed)} clients joined without a name of their own: "
+                f"{shown(news.unnamed)}; after a restart each is another client. Start SuperNodes "
+                "with --node-config 'client-id=\"…\"', and call introduce(app) in the ClientApp",
+            )
+            self._unnamed = True
+        if standing.lost > TOO_MUCH and not self._lost:
+            self._say(
+                WARNING,
+                f"{standing.lost:.0%} of the objective is out of reach: {shown(standing.missed)}; "
+                "steps are too small by that until these clients return or leave",
+            )
+        self._lost = standing.lost > TOO_MUCH
+
+    def answers(self, drawn: int, refused: Mapping[Key, Refusal]) -> None:
+        """Say who was not heard, and why; end a run in which no reply is of use."""
+        for key, refusal in refused.items():
+            self._say(INFO, f"client {key} was not heard: {refusal.why}")
+        heard = drawn - len(refused)
+        self._say(INFO, f"{heard} of {drawn} clients were heard")
+        useless = [refusal.why for refusal in refused.values() if refusal.kind is Silence.REFUSED]
+        if heard:
+            self._useless = 0
+        elif useless:
+            self._refuse(useless)
+
+    def _refuse(self, reasons: list[str]) -> None:
+        self._useless += 1
+        [(reason, times)] = Counter(reasons).most_common(1)
+        problem = (
+            f"every reply was refused, {self._useless} rounds in a row, and the model stays; most "
+            f"often ({times} of {len(reasons)}): {reason}"
+        )
+        self._say(WARNING, problem)
+        if self._patience is not None and self._useless >= self._patience:
+            raise NothingUsableError(
+                f"{problem}. Mend the clients, or give patience=None to go on regardless"
+            )
+
+    def is_quorum(self, drawn: int, heard: int) -> bool:
+        """Whether enough clients answered for a step."""
+        if heard >= self._quorum * drawn:
+            return True
+        self._say(
+            WARNING,
+            f"{heard} of {drawn} clients answered, fewer than the quorum of {self._quorum:.0%}: "
+            "the round is given up",
+        )
+        return False
