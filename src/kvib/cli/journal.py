@@ -10,7 +10,9 @@ from rich.table import Table
 from kvib import names
 from kvib.cli.places import check_file
 from kvib.cli.screen import console, counted, say
-from kvib.journal import History, read
+from kvib.cohort import FloatArray
+from kvib.journal import Given, History, read
+from kvib.plan import grid
 from kvib.plan import plan as planned
 from kvib.policies import Forecast
 from kvib.replay import replay as replayed
@@ -79,6 +81,7 @@ def replay(
             variables=given.variables,
             prices=given.prices,
             usual=given.budget,
+            most=given.most,
             progress=progress,
         )
     say(str(found))
@@ -103,12 +106,14 @@ def plan(
             given.weights,
             given.policy,
             other,
+            budgets=_budgets(history, given, since),
             procedure=given.procedure,
             since=since,
             level=level,
             variables=given.variables,
             prices=given.prices,
             usual=given.budget,
+            most=given.most,
             progress=progress,
         )
     say(str(found))
@@ -135,3 +140,14 @@ def _since(history: History, last: int | None) -> int:
     if last is not None and last < 1:
         raise ValueError(f"--last {last} is not a number of rounds; give 1 or more")
     return 0 if last is None else max(0, history.about.rounds - last)
+
+
+def _budgets(history: History, given: Given, since: int) -> FloatArray:
+    """What to plan with: around the budget of the rounds that are measured, where it counts
+    clients, since a sampler whose clients came later was made for fewer."""
+    if given.prices is not None:
+        return grid(given.budget, given.most, float(given.prices.mean()))
+    drawn = history.table().budget[since:]
+    return grid(
+        float(np.median(drawn[drawn > 0])) if (drawn > 0).any() else given.budget, given.most
+    )

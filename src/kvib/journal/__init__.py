@@ -4,14 +4,18 @@ from kvib.journal.history import About, Given, History, Table, read
 from kvib.journal.layout import Upgrade
 from kvib.journal.opening import journalled
 from kvib.journal.sampler import Journalled
-from kvib.logged import Logged
+from kvib.logged import Change, Joined, Left, Logged, Reweighed
 
 __all__ = [
     "About",
+    "Change",
     "Given",
     "History",
+    "Joined",
     "Journalled",
+    "Left",
     "Logged",
+    "Reweighed",
     "Table",
     "Upgrade",
     "journalled",

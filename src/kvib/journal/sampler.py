@@ -434,8 +434,9 @@ def _check_in(sampler: Journalled, round: int | None, record: Record) -> Done:
 
 
 def _join(sampler: Journalled, round: int | None, record: Record) -> Done:
+    before = _before(sampler, record)
     ids = Sampler.join(sampler, record["weights"], record.get("keys"), record.get("cost"))
-    return Done(outcome={"ids": ids}, result=ids)
+    return Done(outcome={"ids": ids, **before}, result=ids)
 
 
 def _leave(sampler: Journalled, round: int | None, record: Record) -> Done:
@@ -444,8 +445,21 @@ def _leave(sampler: Journalled, round: int | None, record: Record) -> Done:
 
 
 def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
+    before = _before(sampler, record)
     Sampler.reweigh(sampler, record["keys"], record["weights"])
-    return Done()
+    return Done(outcome=before)
+
+
+def _before(sampler: Journalled, record: Record) -> Record:
+    """What clients weighed and cost before they come back or are weighed anew: a journal that has
+    forgotten its beginning goes back from a snapshot to what they were in its first round."""
+    ids = sampler.population.found(record.get("keys", []))
+    if (ids < 0).all():
+        return {}
+    before = {"before": np.where(ids < 0, np.nan, sampler.population.raw[ids])}
+    if sampler.prices.cost is not None:
+        before["cost before"] = np.where(ids < 0, np.nan, sampler.prices.cost[ids])
+    return before
 
 
 def _upgrade(sampler: Journalled, round: int | None, record: Record) -> Done:
