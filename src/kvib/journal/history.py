@@ -126,7 +126,7 @@ class History:
             procedure=sampler.procedure,
             weights=past.weights,
             budget=sampler.budget,
-            variables=sampler.variables,
+            variables=sampler.variables[: len(past.weights)],
             prices=prices,
             most=most,
         )
