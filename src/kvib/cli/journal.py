@@ -12,6 +12,7 @@ from kvib.cli.places import check_file
 from kvib.cli.screen import console, counted, say
 from kvib.cohort import FloatArray
 from kvib.journal import Given, History, read
+from kvib.names import PROCEDURES
 from kvib.plan import grid
 from kvib.plan import plan as planned
 from kvib.policies import Forecast
@@ -47,6 +48,9 @@ def journal(
         cells = ["–" if np.isnan(column[k]) else f"{column[k]:.4g}" for column in numbers]
         shown.add_row(str(table.round[k]), str(table.size[k]), *cells)
     console.print(shown)
+    last = table.round >= len(table.round) - rounds
+    if (last & np.isnan(table.variance) & ~np.isnan(table.answered)).any():
+        say(_unknown(about.procedure))
     taken = history.participation()
     say(
         f"a client took part in {taken.mean():.3g} rounds on average, at most in "
@@ -55,6 +59,18 @@ def journal(
     most = np.argsort(-taken, kind="stable")[:clients]
     names = history.keys()
     say("most often: " + ", ".join(f"client {names[i]} {taken[i]} times" for i in most))
+
+
+def _unknown(procedure: str) -> str:
+    """Why a round that was heard may not show its variance."""
+    known, lost = PROCEDURES.get(procedure), "an answer is missing that was certain"
+    if known is not None and known.uncorrelated:
+        return f"–: {lost}, and the round does not show its variance"
+    return (
+        f"–: the norms alone do not tell the variance of {procedure} draws; end rounds with "
+        "sampler.step(cohort, updates), which sees the updates, and the journal keeps it (but "
+        f"where {lost})"
+    )
 
 
 def replay(

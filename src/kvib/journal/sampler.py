@@ -55,6 +55,7 @@ class Journalled(Sampler):
     be written the sampler stops, since it would know more than its file.
     """
 
+    keeps_variance = True
     _file: JournalFile | None = None
     _stopped = "it has no file; open one with kvib.journalled(path, …)"
     _held: Lock
@@ -164,8 +165,9 @@ class Journalled(Sampler):
         sketches: FloatArray,
         usual: float,
         kept: list[tuple[Cohort, Any]],
+        variance: float = math.nan,
     ) -> None:
-        """As `Sampler.finish`, likewise."""
+        """As `Sampler.finish`; the variance is kept with the round."""
         with self._lock:
             values = _single(cohort_norms(cohort, norms))
             self._usable()
@@ -174,6 +176,8 @@ class Journalled(Sampler):
             self._refuse_check_in("finish")
             sketched = sketches.astype(np.float32)
             record = {"norms": values, "sketches": sketched, "usual": usual}
+            if not math.isnan(variance):
+                record["variance"] = float(variance)
             self._do("finish", cohort.round, record, checked=True)
 
     def outstanding(self) -> list[Cohort]:
@@ -425,7 +429,7 @@ def _finish(sampler: Journalled, round: int | None, record: Record) -> Done:
     cohort, norms = _waiting(sampler, round), record["norms"].astype(np.float64)
     sketches = record["sketches"].astype(np.float64)
     Sampler.finish(sampler, cohort, norms, sketches, record["usual"], [])
-    return _learned(sampler, cohort, norms)
+    return _learned(sampler, cohort, norms, record.get("variance"))
 
 
 def _check_in(sampler: Journalled, round: int | None, record: Record) -> Done:
@@ -487,10 +491,13 @@ def _waiting(sampler: Journalled, round: int | None) -> Cohort:
     return cohort
 
 
-def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
+def _learned(
+    sampler: Journalled, cohort: Cohort, norms: FloatArray, seen: float | None = None
+) -> Done:
+    """The round is over; its variance as `seen` in the updates, or as far as norms tell."""
     sampler._recent.pop(cohort.round, None)
-    variance = math.nan
-    if sampler.procedure.uncorrelated:
+    variance = math.nan if seen is None else seen
+    if seen is None and sampler.procedure.uncorrelated:
         variance = deviation(sampler._with_moments(cohort), norms, None).value
     answered = int(np.count_nonzero(~np.isnan(norms)))
     digest = cohorts.digest(norms.astype(np.float32))
