@@ -281,14 +281,14 @@ class Tally:
             )
         if self.silent:
             yield (
-                f"{self.silent} answers of clients with response probability 1 are missing: all "
-                "variances are too small; give the sampler response="
+                f"{_missing(self.silent)} of clients with response probability 1: all variances "
+                "are too small; give the sampler response="
             )
         if self.early:
             yield (
-                f"{self.early} answers are missing from rounds drawn while the rate of answers was "
-                "learned and none had been missing yet: the variances of those rounds are too "
-                "small, and later rounds count silence"
+                f"{_missing(self.early)} from rounds drawn before the sampler, which learns the "
+                "rate of answers, had ever missed one: their variances are too small, those of "
+                "later rounds are not"
             )
 
 
@@ -296,3 +296,7 @@ def _below_all(share: float) -> str:
     """A share below 1 in per cent, with as many digits as it takes not to say 100%."""
     told = (f"{share:.{digits}%}" for digits in range(6))
     return next(words for words in told if not words.startswith("100"))
+
+
+def _missing(answers: int) -> str:
+    return "1 answer is missing" if answers == 1 else f"{answers} answers are missing"
