@@ -314,6 +314,36 @@ def test_a_journal_that_has_forgotten_what_clients_weighed(tmp_path, monkeypatch
     assert [one.cohort.round for one in whole.rounds()] == list(range(24))
 
 
+def test_journals_of_earlier_versions_that_have_their_beginning(tmp_path, monkeypatch):
+    """Weights are known from there on, and prices that are rates; costs before a return are not."""
+    monkeypatch.setattr(journal_sampler, "_before", lambda *_: {})
+    answering = {"response": 0.5, "over_select": True}
+    for k, (options, first) in enumerate([({}, 0), (answering, 0), ({"cost": COST}, 19)]):
+        path = tmp_path / f"{k}.kvib"
+        history = journal_of(
+            path, drawn, kvib.BySize(), kvib.independent, 8, quiet=20, snapshot_every=2, **options
+        )
+        assert [one.cohort.round for one in history.rounds()] == list(range(first, 24))
+        given = history.given()
+        told = replay(history.rounds(), given.weights, {"": kvib.BySize()}, **known(given))
+        assert told.rows[""].per_round == pytest.approx(told.logged.per_round, rel=1e-4)
+
+
+def test_nothing_is_left_to_replay(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_sampler, "_before", lambda *_: {})
+    path = tmp_path / "run.kvib"
+    with kvib.journalled(path, kvib.BySize(), np.ones(5), 2, snapshot_every=1, keep=2) as sampler:
+        for _ in range(8):
+            cohort = sampler.draw()
+            sampler.update(cohort, np.ones(len(cohort)))
+        sampler.reweigh([0], [2.0])
+        sampler.reweigh([0], [3.0])
+    with pytest.raises(
+        ValueError, match=r"no round was drawn since event .* draw some rounds first"
+    ):
+        list(kvib.journal.read(path).rounds())
+
+
 def test_plan_with_costs_of_clients_who_came_later(tmp_path):
     history = journal_of(
         tmp_path / "run.kvib", drawn, kvib.Forecast(), kvib.pivotal, 16, cost=COST, again=(9,)

@@ -56,7 +56,13 @@ class Past:
     def rounds(self) -> Iterator[tuple[tuple[Change, ...], Event, Event | None]]:
         """Every round that was kept and whose population is known: what happened to that since the
         draw before, the draw, and the feedback if that came."""
-        kept = [pair for pair in self._rows[self._removed :] if pair[0].event > self._start.number]
+        known, kept = self._start.number, self._rows[self._removed :]
+        if kept and kept[-1][0].event < known:
+            raise ValueError(
+                f"{self._file.path}: no round was drawn since event {known}, and what clients "
+                "weighed or cost before is not known any more; draw some rounds first"
+            )
+        kept = [pair for pair in kept if pair[0].event > known]
         events = self._file.events(row.event for pair in kept for row in pair if row is not None)
         changes = self._changes()
         ahead = next(changes, None)
@@ -95,21 +101,30 @@ class Past:
 
     @cached_property
     def _start(self) -> "_Start":
-        if not (self._removed or self._priced):
-            return _Start(0, (), None)
-        back, snapshot = self._as_of_snapshot(), self._file.about["snapshot"]
-        before = [number for number in self._others if number <= snapshot]
-        changes = [event for event in self._file.events(before) if event.kind in self._read]
-        unknown = 0
-        for event in reversed(changes):
-            if not back.undo(self._read[event.kind](event), event.record):
-                unknown = event.number
-                break
-        if not (self._removed or unknown):
-            return _Start(0, (), back.prices)
+        if not self._removed:  # then weights are known from the beginning, and costs may be
+            unknown, back = self._gone_back(weights=False) if self._costs else (0, None)
+            if not unknown:
+                return _Start(0, (), self._rates if back is None else back.prices)
+        unknown, back = self._gone_back(weights=True)
         return _Start(unknown, tuple(self._caught_up(back)), back.prices)
 
-    def _as_of_snapshot(self) -> "_Back":
+    @property
+    def _rates(self) -> FloatArray | None:
+        """Prices where drawing has no costs."""
+        return np.ones(len(self.weights)) * self._rate if self._priced else None
+
+    def _gone_back(self, weights: bool) -> tuple[int, "_Back"]:
+        """The population as of the first event that was kept, and 0; or as of the last one that
+        cannot be taken back, and its number. Without `weights` they need not be right."""
+        back, snapshot = self._as_of_snapshot(weights), self._file.about["snapshot"]
+        before = [number for number in self._others if number <= snapshot]
+        changes = [event for event in self._file.events(before) if event.kind in self._read]
+        for event in reversed(changes):
+            if not back.undo(self._read[event.kind](event), event.record):
+                return event.number, back
+        return 0, back
+
+    def _as_of_snapshot(self, by_weight: bool) -> "_Back":
         weights = self._file.array("now", "weights")
         present = np.ones(len(weights), np.bool_)
         present[self._file.array("now", "population.gone")] = False
@@ -117,7 +132,7 @@ class Past:
         if self._priced:
             cost = self._file.array("now", "cost.each") if self._costs else np.ones(len(weights))
             prices = cost * self._rate
-        return _Back(weights, present, prices, self._rate)
+        return _Back(weights, present, prices, self._rate, by_weight)
 
     def _caught_up(self, back: "_Back") -> Iterator[Change]:
         """From the beginning to the first population that is known, in as few steps as it takes.
@@ -177,12 +192,19 @@ class _Back:
         present: who is there.
         prices: what drawing each takes from the budget; None: one.
         rate: what a cost is multiplied by to be a price.
+        by_weight: whether weights must be right.
     """
 
     def __init__(
-        self, weights: FloatArray, present: BoolArray, prices: FloatArray | None, rate: FloatArray
+        self,
+        weights: FloatArray,
+        present: BoolArray,
+        prices: FloatArray | None,
+        rate: FloatArray,
+        by_weight: bool,
     ) -> None:
-        self.weights, self.present, self.prices, self._rate = weights, present, prices, rate
+        self.weights, self.present, self.prices = weights, present, prices
+        self._rate, self._by_weight = rate, by_weight
         self._unsure = np.zeros(len(weights), np.bool_)
         """Of whom nobody knows what they weighed, or cost, when they were last there."""
         self._record: Record = {}
@@ -213,11 +235,11 @@ class _Back:
     def reweigh(self, ids: IntArray, weights: FloatArray) -> None:
         """They had other weights before."""
         before = self._record.get("before")
-        self._known = before is not None or not self.present[ids].any()
         if before is not None:
             self.weights[ids] = before
-        elif self._known:
-            self._unsure[ids] = True
+        elif self._by_weight:
+            self._known = not self.present[ids].any()
+            self._unsure[ids] |= self._known
 
 
 def clients(file: JournalFile) -> int:
