@@ -80,7 +80,7 @@ class Estimation:
         """Of the estimate, as of the draw; once it is finished, as of the answers too."""
         self.variance = math.nan
         """What the round says of the variance of its estimate, once it is finished; NaN where
-        nobody asked, or nobody can say."""
+        it was not asked for, or is not known."""
         self._spread = spread
         self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))

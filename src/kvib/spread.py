@@ -45,7 +45,7 @@ class Spread:
             self._sum = rows.plus(self._sum, added)
 
     def value(self, norms: FloatArray) -> float:
-        """The variance, given the norms of those who came, NaN of others; NaN if nobody can say."""
+        """The variance, given the norms of those who came, NaN of others; NaN if not known."""
         came, r, a = ~np.isnan(norms), self._r, self._a
         if not self._complete or self._cohort.take(came).guarantee == "biased":
             return math.nan

@@ -178,7 +178,7 @@ class _Start(NamedTuple):
     """From where on the population is known."""
 
     number: int
-    """Of the last event that it is not known before; 0: it is known from the first kept."""
+    """The event before which the population is not known; 0: it is known from the first kept."""
     caught_up: tuple[Change, ...]
     """What leads there from the beginning."""
     prices: FloatArray | None
@@ -206,7 +206,7 @@ class _Back:
         self.weights, self.present, self.prices = weights, present, prices
         self._rate, self._by_weight = rate, by_weight
         self._unsure = np.zeros(len(weights), np.bool_)
-        """Of whom nobody knows what they weighed, or cost, when they were last there."""
+        """Clients whose weight or cost is not known of the time when they were last there."""
         self._record: Record = {}
 
     def undo(self, change: Change, record: Record) -> bool:
