@@ -8,21 +8,31 @@ import itertools
 import math
 import os
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import track
 
 import kvib
 import tables
+from kvib.procedures import Procedure
 from kvib.replay import replay
 from kvib.tally import norm_part
 from tables import Row
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
-from logs import Spy, logged, world  # type: ignore[import-not-found]
+from logs import (  # type: ignore[import-not-found]
+    Changing,
+    Spy,
+    changing,
+    changing_world,
+    logged,
+    world,
+)
 
 RIVALS = {
     "forecast": kvib.Forecast(),
@@ -35,19 +45,40 @@ PROCEDURES = [kvib.independent, kvib.with_replacement, kvib.pivotal]
 SPREADS = [0.7, 1.0, 1.5]
 
 
-def held(seed: int, log: str, procedure: str, spread: float) -> list[tuple[bool, bool]]:
+def staying(log: str, procedure: Procedure, spread: float, seed: int) -> tuple[Any, Changing]:
+    """Weights, and the rounds of a sampler whose clients stay as they are."""
+    weights, norms = world(seed, spread=spread)
+    rounds, expected = logged(LOGS[log], weights, norms, 8, procedure, seed)
+    here = [np.arange(len(weights))] * len(rounds)
+    return weights, Changing(rounds, here, list(expected), list(weights * norms))
+
+
+def moving(log: str, procedure: Procedure, spread: float, seed: int) -> tuple[Any, Changing]:
+    """The same of clients who come, leave, come back and change their weights."""
+    weights, norms = changing_world(seed, spread=spread)
+    return weights, changing(LOGS[log], weights, norms, 8, procedure, seed, spread=spread)
+
+
+CLIENTS = {"stay": staying, "come and go": moving}
+
+
+def held(
+    seed: int, log: str, procedure: str, spread: float, clients: str
+) -> list[tuple[bool, bool]]:
     """Whether each rival's interval of 90 % holds its variance, and its ratio to the log's."""
     drawing = getattr(kvib, procedure)
-    weights, norms = world(seed, spread=spread)
-    rounds, expected = logged(LOGS[log], weights, norms, 8, drawing, seed)
+    weights, past = CLIENTS[clients](log, drawing, spread, seed)
     spies = {label: Spy(policy) for label, policy in RIVALS.items()}
-    told = replay(rounds, weights, spies, procedure=drawing)
+    told = replay(past.rounds, weights, spies, procedure=drawing)
 
-    def true(p: object) -> float:
-        each = norm_part(weights * norms, np.ones(1), np.array(p), drawing.cap)
-        return float(each.sum(axis=1).mean())
+    def true(each: Iterable[Any]) -> float:
+        parts = (
+            norm_part(pi, np.ones(1), p, drawing.cap).sum()
+            for pi, p in zip(past.pi, each, strict=True)
+        )
+        return float(np.mean(list(parts)))
 
-    today = true(expected)
+    today = true(past.expected)
     answers = []
     for label, row in told.rows.items():
         value = true(spies[label].told)
@@ -58,14 +89,15 @@ def held(seed: int, log: str, procedure: str, spread: float) -> list[tuple[bool,
 
 
 def coverage(worlds: int) -> list[Row]:
-    """Lowest and highest share of the pairs of log and rival."""
+    """Lowest and highest share of the pairs of log and rival, and that of all together."""
     rows: list[Row] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        kinds = list(itertools.product(SPREADS, PROCEDURES))
-        for spread, procedure in track(kinds, "kinds of worlds"):
+        kinds = list(itertools.product(CLIENTS, SPREADS, PROCEDURES))
+        for clients, spread, procedure in track(kinds, "kinds of worlds"):
             variances, ratios = [], []
+            about = {"procedure": procedure.name, "spread": spread, "clients": clients}
             for log in LOGS:
-                work = partial(held, log=log, procedure=procedure.name, spread=spread)
+                work = partial(held, log=log, **about)
                 shares = np.mean(list(pool.map(work, range(worlds), chunksize=8)), axis=0)
                 variances += [float(share) for share, _ in shares]
                 # a policy's ratio to itself is 1 without doubt
@@ -74,12 +106,15 @@ def coverage(worlds: int) -> list[Row]:
                 ]
             rows.append(
                 {
+                    "clients": clients,
                     "log-deviation": spread,
                     "procedure": procedure.name,
                     "variance, lowest": min(variances),
                     "variance, highest": max(variances),
+                    "variance, all": float(np.mean(variances)),
                     "ratio, lowest": min(ratios),
                     "ratio, highest": max(ratios),
+                    "ratio, all": float(np.mean(ratios)),
                 }
             )
     return rows

@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import kvib
 from journal_crash import assert_same
 from kvib.journal import journalled, read
+from kvib.journal.layout import Heard
 from members import IDS, PAIRS
 
 events = kvib.journal.sampler
@@ -470,3 +471,69 @@ def test_any_order_of_events(tmp_path_factory, actions, every):
     sampler.close()
     with journalled(path) as sampler:
         assert_same(sampler, straight)
+
+
+FIXED = [
+    kvib.pivotal,
+    kvib.systematic,
+    kvib.balanced,
+    kvib.ordered,
+    kvib.with_replacement,
+    kvib.conditional_poisson,
+]
+
+
+@pytest.mark.parametrize("procedure", FIXED, ids=repr)
+def test_the_variance_that_updates_show_is_kept(procedure, tmp_path, monkeypatch):
+    """Of rounds that end by `step`, or by `begin` with `spread`: as `estimated_variance` has it."""
+    path, values = tmp_path / "a", []
+    updates = np.random.default_rng(3).normal(size=(len(WEIGHTS), 5)).astype(np.float32)
+    with begin(path, procedure=procedure, response=0.8) as sampler:
+        for t in range(6):
+            cohort = sampler.draw()
+            given = [None if i % 4 == t % 4 else updates[i] for i in cohort.ids]
+            same = (
+                cohort if procedure is not kvib.conditional_poisson else replace(cohort, pairs=None)
+            )
+            values.append(kvib.estimated_variance(same, given).value)
+            if t % 2:
+                sampler.step(cohort, given)
+                continue
+            estimation = sampler.begin(cohort, spread=True)
+            for k, update in enumerate(given):
+                if update is not None:
+                    estimation.add(np.arange(len(cohort)) == k, update[None])
+            estimation.finish()
+            assert estimation.variance == pytest.approx(values[-1], rel=1e-6)
+        assert read(path).table().variance == pytest.approx(values, rel=1e-6)
+    assert np.isfinite(values).sum() >= 4
+    rows, done_again = [], events.Journalled._again
+
+    def noting(*given):
+        done = done_again(*given)
+        rows.extend([done.row] if isinstance(done.row, Heard) else [])
+        return done
+
+    monkeypatch.setattr(events.Journalled, "_again", noting)
+    with journalled(path) as sampler:  # does all events again
+        again = [np.nan if row.variance is None else row.variance for row in rows]
+        assert np.array_equal(read(path).table().variance, again, equal_nan=True)
+        cohort = sampler.draw()
+        sampler.begin(cohort).finish(variance=1.25)  # of a caller who knows better
+        assert read(path).table().variance[-1] == 1.25
+
+
+def test_the_variance_of_a_round_finished_after_a_restart(tmp_path):
+    """Second moments are lost then: an approximation, or nothing."""
+    updates = np.random.default_rng(4).normal(size=(len(WEIGHTS), 5))
+    for procedure in (kvib.pivotal, kvib.with_replacement):
+        path = tmp_path / procedure.name
+        with begin(path, procedure=procedure) as sampler:
+            drawn = sampler.draw()
+        with journalled(path) as sampler:
+            [cohort] = sampler.outstanding()
+            sampler.step(cohort, updates[cohort.ids])
+            value = read(path).table().variance[0]
+        known = kvib.estimated_variance(drawn, updates[drawn.ids]).value
+        expected = known if procedure is kvib.pivotal else np.nan
+        assert value == pytest.approx(expected, nan_ok=True)

@@ -147,18 +147,58 @@ def test_mistakes_are_one_line_before_any_work(words, file, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("snapshot_every", [1, 1_000])
-def test_a_population_that_changed_is_not_replayed(snapshot_every, tmp_path, monkeypatch, capsys):
+def test_a_population_that_changed_is_replayed(snapshot_every, tmp_path, monkeypatch, capsys):
+    """Begun with two clients, as a server does whose others come later."""
+    path, rng = tmp_path / "run.kvib", np.random.default_rng(0)
+    options = {"snapshot_every": snapshot_every, "keys": ["a", "b"]}
+    with kvib.journalled(path, kvib.KVib(), [1, 1], 2, **options) as sampler:
+        sampler.join(np.ones(28), [f"late{k}" for k in range(28)])
+        for t in range(20):
+            cohort = sampler.draw(budget=6)
+            sampler.update(cohort, rng.lognormal(0, 0.5, len(cohort)))
+            if t == 5:
+                sampler.leave(["a"])
+            if t == 9:
+                sampler.join([2.0], ["a"])
+                sampler.reweigh(["b"], [3.0])
+    code, out, _ = run(monkeypatch, capsys, "replay", path, "--policy", "KVib", "--budget", 30)
+    assert code == 0
+    assert "KVib: 0 (0 to 0) times" in out  # all who are there
+    _, out, _ = run(monkeypatch, capsys, "replay", path, "--policy", "KVib", "--policy", "Uniform")
+    assert "KVib: 1 (1 to 1) times" in out
+    code, out, _ = run(monkeypatch, capsys, "plan", path, "--policy", "KVib")
+    assert "with a budget of 6 per round" in out
+    assert "KVib has the same with 6 (6 to 6)" in out
+    assert re.search(r"^ +30 ", out, re.MULTILINE)  # the largest budget tried
+    code, _, err = run(monkeypatch, capsys, "replay", path, "--policy", "Mabs")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "Mabs cannot be replayed" in err
+    assert run(monkeypatch, capsys, "journal", path)[0] == 0
+
+
+@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.independent], ids=repr)
+def test_a_variance_that_is_not_known_says_why(procedure, tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.kvib"
-    options = {"snapshot_every": snapshot_every}
-    with kvib.journalled(path, kvib.KVib(), np.ones(9), 3, **options) as sampler:
-        sampler.join([2.0])
+
+    def last():
+        out = run(monkeypatch, capsys, "journal", path, "--rounds", 1)[1]
+        return " ".join(out[out.index("└") :].split())
+
+    with kvib.journalled(path, kvib.Uniform(), np.ones(9), 3, procedure) as sampler:
+        cohort = sampler.draw()
+        sampler.step(cohort, [np.ones(2) for _ in cohort.ids])
+        assert "–" not in last()
         cohort = sampler.draw()
         sampler.update(cohort, np.ones(len(cohort)))
-    for words in (("replay", path, "--policy", "Forecast"), ("plan", path)):
-        code, _, err = run(monkeypatch, capsys, *words)
-        assert code == 2
-        assert "clients joined, left or changed their weight" in err
-    assert run(monkeypatch, capsys, "journal", path)[0] == 0
+        unseen = "–: the norms alone do not tell the variance of pivotal draws" in last()
+        assert unseen == (procedure is kvib.pivotal)
+        cohort = sampler.draw()
+        with pytest.warns(UserWarning, match="did not answer"):
+            sampler.update(cohort, [np.nan, *np.ones(len(cohort) - 1)])
+        lost = "–: an answer is missing that was certain" in last()
+        assert lost == (procedure is kvib.independent)
+        sampler.draw()  # not heard of yet
+        assert "–" not in last()
 
 
 def test_policies_by_their_repr():

@@ -7,6 +7,7 @@ import pytest
 
 import kvib
 from kvib.journal import Logged
+from kvib.members import Members
 from kvib.plan import Perfect, _crossing, plan
 from kvib.replay import replay
 from kvib.tally import Offer, norm_part
@@ -107,7 +108,8 @@ def test_perfect_with_the_right_value_is_the_oracle(priced):
     most = prices.sum() if priced else 30
     ids, one = np.arange(30), np.ones(30)
     heard = kvib.Cohort(ids=ids, count=one, expected=1 / q, weight=one, response=q)  # once each
-    perfect, offer = Perfect(1.0, prices), Offer(ids, prices, 8.0)
+    perfect = Perfect(Members(one / 30, prices, 8.0, 1.0, np.empty((30, 0))))
+    offer = Offer(ids, prices, 8.0)
     perfect.learn(heard, pi)
     for K in (0.5, 3, 12, 29):
         costs, rest = perfect.costs(heard, pi, offer, K)

@@ -13,6 +13,7 @@ from kvib.rows import Rows
 
 if TYPE_CHECKING:
     from kvib.sampler import Sampler
+    from kvib.spread import Spread
 
 Coefficients = Callable[[Cohort], FloatArray]
 
@@ -53,7 +54,8 @@ class Estimation:
 
     Made by `Sampler.begin`. Parts may come in any order; who is never added did not answer. What
     was remembered is taken as of the beginning, whatever other rounds do to the memory meanwhile.
-    `heard`, where it is known before: a guard bounds the shares of a mean of those then.
+    `heard`, where it is known before: a guard bounds the shares of a mean of those then. With
+    `spread` the variance of the estimate is estimated on the way, at the cost of one more sum.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Estimation:
         cohort: Cohort,
         coefficients: Coefficients,
         heard: BoolArray | None = None,
+        spread: "Spread | None" = None,
     ) -> None:
         self._sampler, self._cohort, self._coefficients = sampler, cohort, coefficients
         self._weigh(heard)
@@ -75,6 +78,10 @@ class Estimation:
         """Whose updates are no numbers; with a guard they count as no answer."""
         self.guarantee: Guarantee = cohort.guarantee
         """Of the estimate, as of the draw; once it is finished, as of the answers too."""
+        self.variance = math.nan
+        """What the round says of the variance of its estimate, once it is finished; NaN where
+        it was not asked for, or is not known."""
+        self._spread = spread
         self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
@@ -121,6 +128,8 @@ class Estimation:
         if self._sampler.sketches.size:
             self._sketches[at] = rows.sketch(updates, self._sampler.sketches.size)
         self._d = rows.plus(self._d, rows.doubled(self._factors[at], residuals))
+        if self._spread is not None:
+            self._spread.add(at, residuals)
         self._like = residuals[:0]
         if self._sampler.remembered is not None:
             self._kept.append((np.array(at), updates))
@@ -167,8 +176,12 @@ class Estimation:
             )
         self._sampler.warn_of_silence(self._cohort, heard | self.not_finite)
 
-    def finish(self) -> Any:
-        """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""
+    def finish(self, variance: float | None = None) -> Any:
+        """The estimated step d; the sampler has learned from the round then. 0 if nobody came.
+
+        Args:
+            variance: of the estimate, where the caller has estimated it; a journal keeps it.
+        """
         parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
         heard = ~np.isnan(self.norms)
         self._tell(heard)
@@ -176,7 +189,10 @@ class Estimation:
         # with a memory there is more to d than the sum, but coefficients are unbiased then
         d = self._as_given(self._d if more == 1 else self._d * more)
         usual = 0.0 if self._watch is None else self._watch.total() * more
-        self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts)
+        if variance is None:
+            variance = math.nan if self._spread is None else self._spread.value(self.norms)
+        self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts, variance)
+        self.variance = variance
         self._scale = more
         self._say()
         return d

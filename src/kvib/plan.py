@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.intervals import Estimate
 from kvib.logged import Logged
+from kvib.members import Members
 from kvib.policies import Forecast, Policy
 from kvib.procedures import Procedure, independent
 from kvib.replay import Follower, Terms, check_level, covers, opened, terms_of
@@ -79,12 +80,11 @@ class Perfect:
     ν from earlier rounds keeps the estimate unbiased, and being a little off costs little.
 
     Args:
-        cap: of the procedure.
-        prices: of all clients; None: one each.
+        members: the clients, and what drawing them takes from the budget.
     """
 
-    def __init__(self, cap: float, prices: FloatArray | None = None) -> None:
-        self._cap, self._prices = cap, prices
+    def __init__(self, members: Members) -> None:
+        self._members, self._cap = members, members.setting.cap
         self._recent: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=RECENT)
 
     def costs(
@@ -99,14 +99,15 @@ class Perfect:
         p = np.clip(pi / np.sqrt(answers.response * price), 1e-300, self._cap)
         return norm_part(pi, answers.response, p, self._cap) + price * p, -value * budget
 
-    def learn(self, answers: Cohort, pi: FloatArray) -> None:
+    def learn(self, answers: Cohort, norms: FloatArray) -> None:
         """Keep what ν depends on."""
-        price = self._price(answers.ids)
+        pi, price = answers.weight * norms, self._price(answers.ids)
         weight = price * answers.count / answers.expected_answers
         self._recent.append((pi / np.sqrt(answers.response * price), weight))
 
     def _price(self, ids: IntArray) -> FloatArray:
-        return np.ones(len(ids)) if self._prices is None else self._prices[ids]
+        prices = self._members.prices(ids)
+        return np.ones(len(ids)) if prices is None else prices
 
     def _value(self, budget: float) -> float:
         """ν at which Σ c·p would have been the budget; 0 where there is enough for all."""
@@ -135,6 +136,7 @@ def plan(
     variables: ArrayLike | None = None,
     prices: ArrayLike | None = None,
     usual: float | None = None,
+    most: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Plan:
     """Variance against budget under two policies, and how much of it the better one needs.
@@ -154,18 +156,19 @@ def plan(
         level: probability of the intervals.
         variables: as the sampler was given.
         prices: as for `replay`.
-        usual: likewise.
+        usual: as for `replay`.
+        most: as for `replay`; the largest budget to try by default.
         progress: called with the number of rounds read so far.
     """
     check_level(level)
     policy = Forecast() if policy is None else policy
     first, everything = opened(rounds)
-    terms = terms_of(first, weights, procedure, variables, prices, usual)
-    setting, grid = terms.setting, _grid(budgets, terms)
+    terms = terms_of(first, weights, procedure, variables, prices, usual, most)
+    members, tried = terms.members, _tried(budgets, terms)
     rivals: list[tuple[Rival, list[float | None]]] = [
-        (Follower(logging, setting), grid.tolist()),
-        (Follower(policy, setting), grid.tolist()),
-        (Perfect(setting.cap, terms.prices), grid.tolist()),
+        (Follower(logging, members), tried.tolist()),
+        (Follower(policy, members), tried.tolist()),
+        (Perfect(members), tried.tolist()),
     ]
     tally = terms.tally(everything, rivals, since, progress)
     logged, (ours, others, least) = tally.rows(level)
@@ -173,8 +176,8 @@ def plan(
     return Plan(
         today=logged.variance,
         budget=tally.budget,
-        enough=_enough(grid, others),
-        budgets=grid,
+        enough=_enough(tried, others),
+        budgets=tried,
         logging=_curve(ours),
         policy=_curve(others),
         perfect=_curve(least),
@@ -186,17 +189,27 @@ def plan(
     )
 
 
-def _grid(budgets: ArrayLike | None, terms: Terms) -> FloatArray:
-    """Ascending budgets; by default finer below today's, which is one of them."""
+def grid(today: float, most: float, one: float = 1.0) -> FloatArray:
+    """Budgets to try, ascending: finer below today's, which is one of them.
+
+    Args:
+        today: the budget of a round.
+        most: what drawing all clients takes.
+        one: what drawing one client takes.
+    """
+    today = min(today, most)
+    least = min(today, max(one, today / 16))
+    fewer, more = np.geomspace(least, today, 13), np.geomspace(today, most, 13)
+    return np.unique(np.concatenate([fewer[:-1], [today], more[1:-1], [most]]))
+
+
+def _tried(budgets: ArrayLike | None, terms: Terms) -> FloatArray:
     if budgets is None:
-        today, one = terms.budget, terms.most / len(terms.setting.weights)
-        least = min(today, max(one, today / 16))
-        fewer, more = np.geomspace(least, today, 13), np.geomspace(today, terms.most, 13)
-        return np.unique(np.concatenate([fewer[:-1], [today], more[1:-1], [terms.most]]))
-    grid = np.array([terms.checked(K) for K in np.ravel(np.asarray(budgets))])
-    if len(grid) < 2 or (np.diff(grid) <= 0).any():
-        raise ValueError(f"budgets {grid.tolist()[:10]} do not ascend; give two or more that do")
-    return grid
+        return grid(terms.budget, terms.most, terms.members.most / len(terms.members))
+    given = np.array([terms.checked(K) for K in np.ravel(np.asarray(budgets))])
+    if len(given) < 2 or (np.diff(given) <= 0).any():
+        raise ValueError(f"budgets {given.tolist()[:10]} do not ascend; give two or more that do")
+    return given
 
 
 def _curve(rows: Sequence[Row]) -> Curve:

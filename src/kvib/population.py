@@ -114,6 +114,13 @@ class Population:
             return np.ones(len(ids), np.bool_)
         return np.array([i not in self.gone for i in ids.tolist()], np.bool_)
 
+    def found(self, keys: list[Key]) -> IntArray:
+        """Ids of clients by their keys; −1 for keys of clients who never came."""
+        if self.names is None:
+            every = range(self.count)
+            return np.array([key if key in every else -1 for key in keys], np.int64)
+        return np.array([self._ids.get(key, -1) for key in keys], np.int64)
+
     def prepare(self, keys: list[Key] | None, number: int) -> tuple[IntArray, BoolArray]:
         """Ids for clients that come, and which of them return. Errors leave all as it was."""
         if keys is None:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from kvib.checks import checked_budget, checked_cost, checked_variables, checked_weights
 from kvib.cohort import Cohort, FloatArray
-from kvib.learner import Learner
 from kvib.logged import Logged
-from kvib.policies import Policy, Setting
+from kvib.members import Members
+from kvib.policies import Policy
 from kvib.procedures import Procedure, independent
 from kvib.tally import Offer, Rival, Row, Tally, norm_part
 
@@ -43,50 +44,46 @@ class Replay(NamedTuple):
         return "\n".join(told)
 
 
-class Follower(Learner):
+class Follower:
     """A policy that learns from cohorts which it did not draw."""
 
-    def __init__(self, policy: Policy[Any], setting: Setting) -> None:
+    def __init__(self, policy: Policy[Any], members: Members) -> None:
         if policy.needs_norms:
             raise ValueError(
                 f"{type(policy).__name__} must know every client's norm before it draws, and a log "
                 "has those of the drawn; kvib.plan estimates what perfect knowledge would give"
             )
-        super().__init__(policy, setting)
-        self._weights = setting.weights
+        self._members, self._learner = members, members.learner(policy)
 
     def costs(
         self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
     ) -> tuple[FloatArray, float]:
         """y = π²(1/(q·p′) − 1)."""
-        weights = self._weights[offer.ids]
-        p = self.expected(offer.ids, answers.round, budget, weights, offer.prices)
-        return norm_part(pi, answers.response, p[offer.at(answers.ids)], self.cap), 0.0
+        weights, cap = self._members.share(offer.ids), self._learner.cap
+        p = self._learner.expected(offer.ids, answers.round, budget, weights, offer.prices)
+        return norm_part(pi, answers.response, p[offer.at(answers.ids)], cap), 0.0
 
-    def learn(self, answers: Cohort, pi: FloatArray) -> None:
-        """As `Sampler.update` does."""
+    def learn(self, answers: Cohort, norms: FloatArray) -> None:
+        """As `Sampler.update` does, with the weights that clients have when the feedback comes."""
         if len(answers):
-            super().learn(answers, pi)
+            self._learner.learn(answers, self._members.weight(answers.ids) * norms)
 
 
 class Terms(NamedTuple):
-    """What held in all rounds."""
+    """What the rounds are replayed under."""
 
-    setting: Setting
-    """What a policy could know before the first."""
-    prices: FloatArray | None
-    """What drawing each client takes from the budget; None: one."""
+    members: Members
+    """The clients, as of the first round."""
     budget: float
     """That the sampler was made for, in units of the prices."""
-
-    @property
-    def most(self) -> float:
-        """The budget that would draw everybody."""
-        return float(len(self.setting.weights) if self.prices is None else self.prices.sum())
+    most: float
+    """The budget that would draw all clients when there are most of them."""
 
     def checked(self, budget: float) -> float:
         """A budget that these clients can provide."""
-        return checked_budget(budget, len(self.setting.weights), self.prices)
+        if self.members.prices(self.members.here) is None:
+            return checked_budget(budget, int(self.most))
+        return checked_budget(budget, math.inf, np.array([self.most]))
 
     def tally(
         self,
@@ -96,8 +93,7 @@ class Terms(NamedTuple):
         progress: Callable[[int], None] | None,
     ) -> Tally:
         """One pass over the rounds."""
-        weights, cap = self.setting.weights, self.setting.cap
-        tally = Tally(rivals, len(weights), cap, self.prices, since)
+        tally = Tally(rivals, self.members, since)
         for k, logged in enumerate(rounds):
             tally.add(logged)
             if progress is not None:
@@ -117,6 +113,7 @@ def replay(
     variables: ArrayLike | None = None,
     prices: ArrayLike | None = None,
     usual: float | None = None,
+    most: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Replay:
     """How much lower would other policies' variance have been in rounds of the past?
@@ -130,9 +127,12 @@ def replay(
     With replacement it is Σπ²((1/e′ + 1)/q − 1), which leaves out what no policy changes (−‖D‖²/K).
     For a fixed size it is the variance that independent draws with the same probabilities have.
 
+    Where clients come, go or change their weights between rounds (`Logged.changes`), each round is
+    replayed with the clients and the λ of its time, and policies hear of the changes.
+
     Args:
         rounds: in the order of their draws, from the first that the policies shall learn from.
-        weights: λ of every client, as the sampler was given.
+        weights: λ of every client at the beginning, as the sampler was given.
         policies: what to call each, and the policy.
         budget: per round, as in `sampler.draw(budget=…)`; by default as logged.
         procedure: with which the rounds were drawn, and the others would have been.
@@ -142,6 +142,7 @@ def replay(
         prices: what drawing each client takes from the budget, where that is in costs or in
             answers; one by default.
         usual: the budget that the sampler was made for; by default that of the first round.
+        most: the largest budget that clients could ever spend; by default those at the beginning.
         progress: called with the number of rounds read so far.
 
     Examples:
@@ -161,9 +162,9 @@ def replay(
     """
     check_level(level)
     first, everything = opened(rounds)
-    terms = terms_of(first, weights, procedure, variables, prices, usual)
+    terms = terms_of(first, weights, procedure, variables, prices, usual, most)
     given = None if budget is None else terms.checked(budget)
-    rivals = [(Follower(policy, terms.setting), [given]) for policy in policies.values()]
+    rivals = [(Follower(policy, terms.members), [given]) for policy in policies.values()]
     tally = terms.tally(everything, rivals, since, progress)
     logged, others = tally.rows(level)
     rows = {label: row for label, [row] in zip(policies, others, strict=True)}
@@ -194,15 +195,17 @@ def terms_of(
     variables: ArrayLike | None,
     prices: ArrayLike | None,
     usual: float | None,
+    most: float | None,
 ) -> Terms:
-    """What held in all rounds, checked."""
+    """What the rounds are replayed under, checked."""
     w = checked_weights(weights)
     price = checked_cost(prices, len(w))
     asked = first.cohort.requested if usual is None else usual
     asked = first.cohort.budget if math.isnan(asked) else asked
     clients = asked if price is None else asked / float(price.mean())
-    known = Setting(w, clients, procedure.cap, checked_variables(variables, len(w)))
-    return Terms(known, price, asked)
+    known = checked_variables(variables, len(w))
+    members = Members(w, price, clients, procedure.cap, known)
+    return Terms(members, asked, members.most if most is None else most)
 
 
 def check_level(level: float) -> None:

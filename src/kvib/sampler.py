@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,6 +48,7 @@ from kvib.rates import EstimatedRate
 from kvib.reach import Reach
 from kvib.resting import Resting
 from kvib.sketches import Sketches
+from kvib.spread import Spread
 from kvib.switching import Learned
 from kvib.urn import Chances, Urn
 
@@ -84,6 +85,9 @@ class Sampler:
             rounds shall be full. Estimates then stand for those who do not wait.
         over_select: let the budget be the expected number of answers, not of clients asked.
     """
+
+    keeps_variance: ClassVar[bool] = False
+    """Whether `step` estimates the variance of its estimate, for `finish` to keep."""
 
     def __init__(
         self,
@@ -376,25 +380,39 @@ class Sampler:
         answered, given = answers(checked_cohort(cohort), updates)
         if answered.any():
             flat, shape = as_rows(given)
-        estimation = self._begin(cohort, coefficients, answered)
+        estimation = self._begin(cohort, coefficients, answered, self.keeps_variance)
         if not answered.any():
             d = estimation.finish()  # what is remembered
             return d if like is None else rows.formed(like, d)
         estimation.borrow(answered, flat)
         return estimation.finish().reshape(shape)
 
-    def begin(self, cohort: Cohort, coefficients: Coefficients = unbiased) -> Estimation:
-        """The same in parts, for updates that do not fit into memory together."""
-        return self._begin(cohort, coefficients)
+    def begin(
+        self, cohort: Cohort, coefficients: Coefficients = unbiased, *, spread: bool = False
+    ) -> Estimation:
+        """The same in parts, for updates that do not fit into memory together.
+
+        Args:
+            cohort: as drawn by this sampler.
+            coefficients: `unbiased` or `self_normalised`.
+            spread: estimate the variance on the way (`Estimation.variance`, and kept in a journal),
+                which takes one more sum. `step` does so where the sampler is in a journal.
+        """
+        return self._begin(cohort, coefficients, spread=spread)
 
     def _begin(
-        self, cohort: Cohort, coefficients: Coefficients, heard: BoolArray | None = None
+        self,
+        cohort: Cohort,
+        coefficients: Coefficients,
+        heard: BoolArray | None = None,
+        spread: bool = False,
     ) -> Estimation:
         if self.remembered is not None and coefficients is not unbiased:
             raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
         with self._lock:  # `finish` of other rounds changes what is remembered
             self._ledger.check(checked_cohort(cohort))
-            estimation = Estimation(self, cohort, coefficients, heard)
+            watching = Spread(cohort) if spread else None
+            estimation = Estimation(self, cohort, coefficients, heard, watching)
         if coefficients is not unbiased:
             estimation.guarantee = "biased"
         return estimation
@@ -406,8 +424,10 @@ class Sampler:
         sketches: FloatArray,
         usual: float,
         kept: list[tuple[Cohort, Any]],
+        variance: float = math.nan,
     ) -> None:
-        """Learn from a round that `begin` began; `Estimation.finish` calls it."""
+        """Learn from a round that `begin` began; `Estimation.finish` calls it. The variance that
+        the updates show is for those who keep it."""
         with self._lock:
             self._ledger.check(cohort)
             self._refuse_check_in("finish")

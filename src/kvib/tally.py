@@ -1,7 +1,8 @@
 """One pass over past rounds: what each rival's variance would have been in them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
@@ -11,7 +12,8 @@ from kvib import intervals
 from kvib.checks import cohort_norms
 from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray
 from kvib.intervals import Estimate
-from kvib.logged import Logged
+from kvib.logged import Change, Logged
+from kvib.members import Members
 
 FEW = 10.0
 """Effective answers below which single clients decide the estimate."""
@@ -48,7 +50,7 @@ class Rival(Protocol):
     ) -> tuple[FloatArray, float]:
         """(y [m], y₀) such that y₀ + Σy over all clients is its variance in this round."""
 
-    def learn(self, answers: Cohort, pi: FloatArray) -> None:
+    def learn(self, answers: Cohort, norms: FloatArray) -> None:
         """Of those who answered, called before the `costs` of every round drawn after that."""
 
 
@@ -95,31 +97,30 @@ class Tally:
 
     Args:
         rivals: and their budgets.
-        clients: how many there are.
-        cap: of the procedure.
-        prices: of all clients; None: one each.
+        members: the clients, as of the first round.
         since: number of the first round to measure.
     """
 
     def __init__(
         self,
         rivals: Sequence[tuple[Rival, Sequence[float | None]]],
-        clients: int,
-        cap: float,
-        prices: FloatArray | None,
+        members: Members,
         since: int,
     ) -> None:
-        self._rivals, self._cap, self._prices, self._since = rivals, cap, prices, since
-        self._everybody = np.arange(clients)
+        self._rivals, self._members, self._since = rivals, members, since
         self._measured: list[Measured] = []
-        self._unlearned: list[tuple[int, Cohort, FloatArray]] = []
+        self._unlearned: list[tuple[float, Callable[[], None]]] = []
         """Feedback that rivals have not learned from, by its number."""
+        self._missed = False
+        """Whether feedback without an answer has come."""
         self.first: int | None = None
         """Number of the first round."""
         self.unheard = 0
         """Rounds without feedback, left out."""
         self.silent = 0
         """Missing answers of clients that were said to answer always."""
+        self.early = 0
+        """Missing answers of clients that had always answered, where that rate was learned."""
         self.unlisted = False
         """Whether clients were available at times, and nobody logged when."""
 
@@ -135,67 +136,80 @@ class Tally:
     def add(self, logged: Logged) -> None:
         """The next round."""
         cohort, norms = logged.cohort, np.asarray(logged.norms, dtype=np.float64)
-        self._check(cohort)
-        self._learn(math.inf if logged.order is None else logged.order[0])
+        self._catch_up(logged.changes, math.inf if logged.order is None else logged.order[0])
+        self._check(cohort, logged.available)
         self.first = cohort.round if self.first is None else self.first
         if len(cohort) and not logged.heard:
             self.unheard += cohort.round >= self._since
         elif cohort.budget > 0:
             answered = ~np.isnan(cohort_norms(cohort, norms))
-            answers = cohort.take(answered)
-            pi = answers.weight * norms[answered]
+            answers, heard = cohort.take(answered), norms[answered]
             offer = self._offer(logged)
             if offer is not None and cohort.round >= self._since:
+                pi = answers.weight * heard
                 self._measured.append(self._measure(answers, pi, offer, logged))
                 self._note_silence(logged, answered)
             number = -1 if logged.order is None else logged.order[1]
-            self._unlearned.append((number, answers, pi))
+            self._unlearned.append(
+                (number, partial(self._teach, answers, heard, bool(answered.all())))
+            )
 
-    def _check(self, cohort: Cohort) -> None:
+    def _check(self, cohort: Cohort, available: IntArray | None) -> None:
         if cohort.guarantee == "biased":
             raise ValueError(
                 "a selector's cohort has no inclusion probabilities: nothing to replay"
             )
-        clients = len(self._everybody)
-        if len(cohort) and cohort.ids[-1] >= clients:
-            raise ValueError(
-                f"client {cohort.ids[-1]} was drawn in round {cohort.round}, but there are weights "
-                f"of {clients} clients; give those of all who ever took part"
-            )
+        known = self._members.known
+        for ids, what in ((cohort.ids, "drawn"), (available, "available")):
+            if ids is not None and len(ids) and ids[-1] >= known:
+                raise ValueError(
+                    f"client {ids[-1]} was {what} in round {cohort.round}, but there are weights "
+                    f"of {known} clients; give those of all who were there at the beginning, and "
+                    "the `changes` by which others came"
+                )
 
-    def _learn(self, before: float) -> None:
-        """From all feedback that came before a draw, in the order in which it came."""
+    def _catch_up(self, changes: Iterable[Change], before: float) -> None:
+        """Let all happen that happened before a draw, in order."""
         due = [one for one in self._unlearned if one[0] < before]
         self._unlearned = [one for one in self._unlearned if one[0] >= before]
-        for _, answers, pi in sorted(due, key=itemgetter(0)):
-            for rival, _ in self._rivals:
-                rival.learn(answers, pi)
+        due += [(change.number, partial(change.happen, self._members)) for change in changes]
+        for _, happen in sorted(due, key=itemgetter(0)):
+            happen()
+
+    def _teach(self, answers: Cohort, norms: FloatArray, complete: bool) -> None:
+        self._missed |= not complete
+        for rival, _ in self._rivals:
+            rival.learn(answers, norms)
 
     def _offer(self, logged: Logged) -> Offer | None:
         """Whom the round could draw; None where nobody knows: then it only teaches."""
-        cohort, ids = logged.cohort, logged.eligible(self._everybody)
+        cohort, members, ids = logged.cohort, self._members, logged.eligible(self._members.here)
         if ids is None:
             return None
+        ids = ids[members.are_here(ids)]
         if not np.isin(cohort.ids, ids, assume_unique=True).all():
             raise ValueError(
                 f"somebody was drawn in round {cohort.round} who could not be, as the log says; "
                 "give the rounds as they were, with whom they were drawn among"
             )
-        if self._prices is None:
+        prices = members.prices(ids)
+        if prices is None:
             return Offer(ids, None, cohort.budget)
-        offer = Offer(ids, self._prices[ids], math.nan)
+        offer = Offer(ids, prices, math.nan)
         return offer._replace(budget=offer.affordable(cohort.requested))
 
     def _measure(self, answers: Cohort, pi: FloatArray, offer: Offer, logged: Logged) -> Measured:
         weight = answers.count / answers.expected_answers
-        costs = [(norm_part(pi, answers.response, answers.expected, self._cap), 0.0)]
+        cap = self._members.setting.cap
+        costs = [(norm_part(pi, answers.response, answers.expected, cap), 0.0)]
         for rival, budgets in self._rivals:
             for budget in budgets:
                 K = offer.affordable(offer.budget if budget is None else budget)
                 costs.append(rival.costs(answers, pi, offer, K))
         stands_for = len(offer.ids)
         if (logged.cohort.availability < 1).any() and logged.absent is not None:
-            stands_for = len(self._everybody) - len(logged.absent)
+            here = self._members.are_here(logged.absent)
+            stands_for = len(self._members) - int(np.count_nonzero(here))
         return Measured(
             [float(weight @ y) + y0 for y, y0 in costs],
             [float(((weight * y) ** 2).sum()) for y, _ in costs],
@@ -205,8 +219,12 @@ class Tally:
 
     def _note_silence(self, logged: Logged, answered: BoolArray) -> None:
         cohort = logged.cohort
-        certain = cohort.response == cohort.availability
-        self.silent += int(np.count_nonzero(~answered & certain))
+        lost = int(np.count_nonzero(cohort.lost(answered)))
+        # A rate that is learned is 1 until an answer is missing, and below 1 for all after that.
+        if cohort.guarantee == "consistent" and not self._missed:
+            self.early += lost
+        else:
+            self.silent += lost
         self.unlisted |= logged.available is None and bool((cohort.availability < 1).any())
 
     def rows(self, level: float) -> tuple[Row, list[list[Row]]]:
@@ -263,8 +281,14 @@ class Tally:
             )
         if self.silent:
             yield (
-                f"{self.silent} answers of clients with response probability 1 are missing: all "
-                "variances are too small; give the sampler response="
+                f"{_missing(self.silent)} of clients with response probability 1: all variances "
+                "are too small; give the sampler response="
+            )
+        if self.early:
+            yield (
+                f"{_missing(self.early)} from rounds drawn before the sampler, which learns the "
+                "rate of answers, had ever missed one: their variances are too small, those of "
+                "later rounds are not"
             )
 
 
@@ -272,3 +296,7 @@ def _below_all(share: float) -> str:
     """A share below 1 in per cent, with as many digits as it takes not to say 100%."""
     told = (f"{share:.{digits}%}" for digits in range(6))
     return next(words for words in told if not words.startswith("100"))
+
+
+def _missing(answers: int) -> str:
+    return "1 answer is missing" if answers == 1 else f"{answers} answers are missing"

@@ -10,7 +10,10 @@ from rich.table import Table
 from kvib import names
 from kvib.cli.places import check_file
 from kvib.cli.screen import console, counted, say
-from kvib.journal import History, read
+from kvib.cohort import FloatArray
+from kvib.journal import Given, History, read
+from kvib.names import PROCEDURES
+from kvib.plan import grid
 from kvib.plan import plan as planned
 from kvib.policies import Forecast
 from kvib.replay import replay as replayed
@@ -45,6 +48,9 @@ def journal(
         cells = ["–" if np.isnan(column[k]) else f"{column[k]:.4g}" for column in numbers]
         shown.add_row(str(table.round[k]), str(table.size[k]), *cells)
     console.print(shown)
+    last = table.round >= len(table.round) - rounds
+    if (last & np.isnan(table.variance) & ~np.isnan(table.answered)).any():
+        say(_unknown(about.procedure))
     taken = history.participation()
     say(
         f"a client took part in {taken.mean():.3g} rounds on average, at most in "
@@ -53,6 +59,18 @@ def journal(
     most = np.argsort(-taken, kind="stable")[:clients]
     names = history.keys()
     say("most often: " + ", ".join(f"client {names[i]} {taken[i]} times" for i in most))
+
+
+def _unknown(procedure: str) -> str:
+    """Why a round that was heard may not show its variance."""
+    known, lost = PROCEDURES.get(procedure), "an answer is missing that was certain"
+    if known is not None and known.uncorrelated:
+        return f"–: {lost}, and the round does not show its variance"
+    return (
+        f"–: the norms alone do not tell the variance of {procedure} draws; end rounds with "
+        "sampler.step(cohort, updates), which sees the updates, and the journal keeps it (but "
+        f"where {lost})"
+    )
 
 
 def replay(
@@ -79,6 +97,7 @@ def replay(
             variables=given.variables,
             prices=given.prices,
             usual=given.budget,
+            most=given.most,
             progress=progress,
         )
     say(str(found))
@@ -103,12 +122,14 @@ def plan(
             given.weights,
             given.policy,
             other,
+            budgets=_budgets(history, given, since),
             procedure=given.procedure,
             since=since,
             level=level,
             variables=given.variables,
             prices=given.prices,
             usual=given.budget,
+            most=given.most,
             progress=progress,
         )
     say(str(found))
@@ -132,6 +153,11 @@ def _check_picture(out: Path | None) -> None:
 
 
 def _since(history: History, last: int | None) -> int:
+    """The first round to measure: of the last ones, and drawn with the procedure of today."""
     if last is not None and last < 1:
         raise ValueError(f"--last {last} is not a number of rounds; give 1 or more")
-    return 0 if last is None else max(0, history.about.rounds - last)
+    others = (s.round for s in history.switches() if s.procedure != s.procedure_before)
+    first = max(others, default=0)
+    if first:
+        say(f"rounds 0 to {first - 1} were drawn with another procedure: they only teach")
+    return first if last is None else max(first, history.about.rounds - last)

@@ -5,14 +5,18 @@ from kvib.journal.layout import Upgrade
 from kvib.journal.opening import journalled
 from kvib.journal.sampler import Journalled
 from kvib.journal.switches import Switch
-from kvib.logged import Logged
+from kvib.logged import Change, Joined, Left, Logged, Reweighed
 
 __all__ = [
     "About",
+    "Change",
     "Given",
     "History",
+    "Joined",
     "Journalled",
+    "Left",
     "Logged",
+    "Reweighed",
     "Switch",
     "Table",
     "Upgrade",

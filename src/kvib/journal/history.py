@@ -1,6 +1,5 @@
 """What a journal knows of past rounds; reading never changes it, also while it is written."""
 
-import json
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,8 +14,9 @@ from kvib.checks import available_ids
 from kvib.cohort import FloatArray, IntArray
 from kvib.journal import switches
 from kvib.journal.cohorts import lengthened, with_moments
-from kvib.journal.file import Event, JournalFile
+from kvib.journal.file import JournalFile
 from kvib.journal.layout import Upgrade
+from kvib.journal.past import Past, clients, names
 from kvib.journal.records import Record
 from kvib.journal.switches import Switch, procedure_of
 from kvib.logged import Logged
@@ -25,9 +25,6 @@ from kvib.policies import Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
 from kvib.sampler import Sampler
-
-_CHANGES = ("join", "leave", "reweigh")
-"""Events that change the population."""
 
 
 class Table(NamedTuple):
@@ -67,12 +64,14 @@ class Given(NamedTuple):
     policy: Policy[Any]
     procedure: Procedure
     weights: FloatArray
-    """λ, [N]."""
+    """λ at the beginning, [N]."""
     budget: float
     variables: FloatArray
     """[N, d]."""
     prices: FloatArray | None
     """What drawing each client takes from the budget, [N], where that is in costs or answers."""
+    most: float
+    """The largest budget that clients could ever spend: how many there were, or their prices."""
 
 
 def read(path: str | os.PathLike[str]) -> "History":
@@ -98,7 +97,7 @@ class History:
                 procedure=said["procedure"],
                 budget=said["budget"],
                 seed=said["seed"],
-                clients=_clients(file),
+                clients=clients(file),
                 rounds=file.tip.rounds,
                 removed=said["removed"],
                 keep=said["keep"],
@@ -107,15 +106,15 @@ class History:
     def given(
         self, policy: Policy[Any] | None = None, procedure: Procedure | None = None
     ) -> "Given":
-        """What the sampler was given, to replay its rounds: for a population that stayed.
+        """What the sampler was given at its beginning, to replay its rounds.
 
         Args:
             policy: needed if it is your own, not one of kvib's.
-            procedure: likewise.
+            procedure: needed if it is your own.
         """
         with closing(JournalFile(self.path)) as file, file.at_once():
-            changes = file.events_since_snapshot(_CHANGES)
-            arrays = file.arrays("now")
+            arrays, past = file.arrays("now"), Past(file)
+            prices, most = past.prices, past.most()
         about = storage.about(arrays["header"], "sampler")
         own = about["policy"] is None and policy is None
         if own or (about["procedure"] not in PROCEDURES and procedure is None):
@@ -125,19 +124,14 @@ class History:
                 "kvib.replay.replay and kvib.plan.plan with what that says"
             )
         sampler = saving.restored(Sampler, about, arrays, policy, procedure)
-        if sampler.population.changed or changes:
-            raise ValueError(
-                f"{self.path}: clients joined, left or changed their weight, and past rounds can "
-                "only be replayed for a population that stayed as it was"
-            )
-        prices = sampler._prices
         return Given(
             policy=sampler.policy,
             procedure=sampler.procedure,
-            weights=sampler.weights,
+            weights=past.weights,
             budget=sampler.budget,
-            variables=sampler.variables,
-            prices=prices.of(np.arange(len(sampler))) if prices.differ else None,
+            variables=sampler.variables[: len(past.weights)],
+            prices=prices,
+            most=most,
         )
 
     def weights(self) -> FloatArray:
@@ -149,13 +143,8 @@ class History:
     def keys(self) -> Sequence[Key]:
         """What all clients are called who ever took part, by their ids."""
         with closing(JournalFile(self.path)) as file, file.at_once():
-            if "population.keys" not in file.about["arrays"]["now"]:
-                return range(_clients(file))
-            names: list[Key] = json.loads(file.array("now", "population.keys").tobytes())
-            for event in file.events_since_snapshot(["join"]):
-                came = zip(event.record["ids"], event.record["keys"], strict=True)
-                names += [key for i, key in came if i >= len(names)]  # the others came back
-            return names
+            called = names(file)
+            return range(clients(file)) if called is None else called
 
     def upgrades(self) -> list[Upgrade]:
         """Versions of kvib that took over and would have drawn or learned otherwise, in order."""
@@ -170,35 +159,42 @@ class History:
     def rounds(self) -> Iterator[Logged]:
         """Every round whose details were kept, in order, as of the moment the first is asked for.
 
+        Each says who came and went before it (`Logged.changes`). Where a journal has forgotten its
+        beginning, the changes of the first round lead to the population of that time; rounds of
+        which the population is not known are left out.
+
         As long as they are read the file cannot tidy up after itself.
         """
         with closing(JournalFile(self.path)) as file, file.at_once():
-            weights = file.array("begun", "weights")
-            everybody, cool_down = np.arange(_clients(file)), file.about["begun"]["cool_down"]
+            past = Past(file)
+            weights, cool_down = past.weights, file.about["begun"]["cool_down"]
+            count = len(weights)  # of clients who have come by then
             waiting: deque[IntArray] = deque(maxlen=cool_down)
-            known = file.about["removed"]  # who waits is known from here on
-            known += cool_down if known else 0
-            for drawn, heard in _by_round(file):
+            known: int | None = None  # who waits is known from here on
+            for changes, drawn, heard in past.rounds():
                 record, round = drawn.record, drawn.round
                 assert round is not None
+                known = (round + cool_down if round else 0) if known is None else known
                 cohort = lengthened(record, weights, round=round, token=file.about["token"])
                 cohort = with_moments(cohort, PROCEDURES.get(procedure_of(file.about, round)))
                 norms = np.full(len(cohort), np.nan) if heard is None else heard.record["norms"]
-                absent = np.concatenate([_listed(record, "absent", everybody), *waiting])
+                count = max([count, *(int(one.ids.max(initial=-1)) + 1 for one in changes)])
+                absent = np.concatenate([_listed(record, "absent", count), *waiting])
                 yield Logged(
                     cohort=cohort,
                     norms=norms.astype(np.float64),
                     heard=heard is not None,
-                    available=_drawn_among(record, everybody),
+                    available=_drawn_among(record, count),
                     absent=np.unique(absent) if round >= known else None,
                     order=(drawn.number, (heard or drawn).number),
+                    changes=changes,
                 )
                 waiting.append(cohort.ids)
 
     def participation(self) -> IntArray:
         """In how many rounds each client was drawn, [N]; rounds whose details are gone included."""
         with closing(JournalFile(self.path)) as file, file.at_once():
-            total = np.zeros(_clients(file), np.int64)
+            total = np.zeros(clients(file), np.int64)
             for earlier in file.arrays("removed").values():
                 total[: len(earlier)] += earlier
             kept = file.rounds()[file.about["removed"] :]
@@ -225,29 +221,16 @@ class History:
         )
 
 
-def _clients(file: JournalFile) -> int:
-    """How many ever took part."""
-    joined = (event.record["ids"].max(initial=-1) for event in file.events_since_snapshot(["join"]))
-    return max([file.clients(), *(int(last) + 1 for last in joined)])
-
-
-def _drawn_among(record: Record, everybody: IntArray) -> IntArray | None:
+def _drawn_among(record: Record, count: int) -> IntArray | None:
     """Whom a draw was told to choose among; in a check-in whoever asked could be drawn, and
     everybody could ask."""
     if "checked in" in record:
-        return everybody
-    return _listed(record, "available", everybody) if "given available" in record else None
+        return np.arange(count)
+    return _listed(record, "available", count) if "given available" in record else None
 
 
-def _listed(record: Record, name: str, everybody: IntArray) -> IntArray:
+def _listed(record: Record, name: str, count: int) -> IntArray:
     """Clients that a draw was told of, ascending ids; nobody where it was not."""
-    given = record.get(f"given {name}")
-    return everybody[:0] if given is None else available_ids(given, len(everybody))
-
-
-def _by_round(file: JournalFile) -> Iterator[tuple[Event, Event | None]]:
-    """The events of each round that was kept: its draw, and its feedback if that came."""
-    kept = file.rounds()[file.about["removed"] :]
-    events = file.events(row.event for round in kept for row in round if row is not None)
-    for _, heard in kept:
-        yield next(events), None if heard is None else next(events)
+    given = record.get(f"given {name}", np.empty(0, np.int64))
+    # a mask is of those who had come by then: fewer than `count`, where a beginning was forgotten
+    return available_ids(given, len(given) if given.dtype == np.bool_ else count)

@@ -63,6 +63,7 @@ class Journalled(Sampler):
     be written the sampler stops, since it would know more than its file.
     """
 
+    keeps_variance = True
     _file: JournalFile | None = None
     _stopped = "it has no file; open one with kvib.journalled(path, …)"
     _held: Lock
@@ -180,8 +181,9 @@ class Journalled(Sampler):
         sketches: FloatArray,
         usual: float,
         kept: list[tuple[Cohort, Any]],
+        variance: float = math.nan,
     ) -> None:
-        """As `Sampler.finish`, likewise."""
+        """As `Sampler.finish`; the variance is kept with the round."""
         with self._lock:
             values = _single(cohort_norms(cohort, norms))
             self._usable()
@@ -190,6 +192,8 @@ class Journalled(Sampler):
             self._refuse_check_in("finish")
             sketched = sketches.astype(np.float32)
             record = {"norms": values, "sketches": sketched, "usual": usual}
+            if not math.isnan(variance):
+                record["variance"] = float(variance)
             self._do("finish", cohort.round, record, checked=True)
 
     def switch(self, policy: Policy[Any], procedure: Procedure | None = None) -> Learned:
@@ -468,7 +472,7 @@ def _finish(sampler: Journalled, round: int | None, record: Record) -> Done:
     cohort, norms = _waiting(sampler, round), record["norms"].astype(np.float64)
     sketches = record["sketches"].astype(np.float64)
     Sampler.finish(sampler, cohort, norms, sketches, record["usual"], [])
-    return _learned(sampler, cohort, norms)
+    return _learned(sampler, cohort, norms, record.get("variance"))
 
 
 def _give_up(sampler: Journalled, round: int | None, record: Record) -> Done:
@@ -485,8 +489,9 @@ def _check_in(sampler: Journalled, round: int | None, record: Record) -> Done:
 
 
 def _join(sampler: Journalled, round: int | None, record: Record) -> Done:
+    before = _before(sampler, record)
     ids = Sampler.join(sampler, record["weights"], record.get("keys"), record.get("cost"))
-    return Done(outcome={"ids": ids}, result=ids)
+    return Done(outcome={"ids": ids, **before}, result=ids)
 
 
 def _leave(sampler: Journalled, round: int | None, record: Record) -> Done:
@@ -495,8 +500,21 @@ def _leave(sampler: Journalled, round: int | None, record: Record) -> Done:
 
 
 def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
+    before = _before(sampler, record)
     Sampler.reweigh(sampler, record["keys"], record["weights"])
-    return Done()
+    return Done(outcome=before)
+
+
+def _before(sampler: Journalled, record: Record) -> Record:
+    """What clients weighed and cost before they come back or are weighed anew: a journal that has
+    forgotten its beginning goes back from a snapshot to what they were in its first round."""
+    ids = sampler.population.found(record.get("keys", []))
+    if (ids < 0).all():
+        return {}
+    before = {"before": np.where(ids < 0, np.nan, sampler.population.raw[ids])}
+    if sampler.prices.cost is not None:
+        before["cost before"] = np.where(ids < 0, np.nan, sampler.prices.cost[ids])
+    return before
 
 
 def _known(sampler: Journalled, round: int | None, record: Record) -> Done:
@@ -526,10 +544,13 @@ def _waiting(sampler: Journalled, round: int | None) -> Cohort:
     return cohort
 
 
-def _learned(sampler: Journalled, cohort: Cohort, norms: FloatArray) -> Done:
+def _learned(
+    sampler: Journalled, cohort: Cohort, norms: FloatArray, seen: float | None = None
+) -> Done:
+    """The round is over; its variance as `seen` in the updates, or as far as norms tell."""
     sampler._recent.pop(cohort.round, None)
-    variance, known = math.nan, sampler._with_moments(cohort)
-    if known.pairs is not None:
+    variance, known = math.nan if seen is None else seen, sampler._with_moments(cohort)
+    if seen is None and known.pairs is not None:
         variance = deviation(known, norms, None).value
     answered = int(np.count_nonzero(~np.isnan(norms)))
     digest = cohorts.digest(norms.astype(np.float32))
