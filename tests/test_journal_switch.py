@@ -20,7 +20,7 @@ from kvib.integrations.fleet import EstimateAvailability, Fleet, Introduction, P
 from kvib.journal import Switch, journalled, read
 from kvib.journal.opening import opened
 from kvib.journal.relearning import at_the_beginning
-from kvib.policies import Setting
+from kvib.members import Members
 from kvib.replay import Follower
 from kvib.switching import Learned
 
@@ -77,6 +77,12 @@ def state(learner, clients=N):
     return learner.packed(clients)
 
 
+def following(policy, sampler):
+    """The policy as `kvib.replay` lets it follow the rounds of a sampler."""
+    nothing = np.empty((N, 0))
+    return Follower(policy, Members(sampler.weights, None, 4.0, sampler.procedure.cap, nothing))
+
+
 def assert_states(one, other, exactly):
     assert set(one) == set(other)
     for name, array in one.items():
@@ -114,13 +120,12 @@ def test_it_knows_what_a_follower_of_the_history_knows(tmp_path, old, drawn, new
         rounds = [one for one in read(path).rounds() if one.heard]
         learned = sampler.switch(new, procedure)
         assert learned == Learned(rounds=len(rounds), missing=0)
-        setting = Setting(sampler.weights, 4.0, sampler.procedure.cap, np.empty((N, 0)))
-        follower = Follower(new, setting)
+        follower = following(new, sampler)
         for one in sorted(rounds, key=lambda one: one.order[1]):
             answered = ~np.isnan(one.norms)
             answers = one.cohort.take(answered)
-            follower.learn(answers, sampler.weights[answers.ids] * one.norms[answered])
-        assert_states(state(sampler._learner), state(follower), exactly=True)
+            follower.learn(answers, one.norms[answered])
+        assert_states(state(sampler._learner), state(follower._learner), exactly=True)
 
 
 @ways
@@ -136,11 +141,10 @@ def test_it_knows_what_it_would_know_of_the_cohorts_themselves(
             cohorts.append(cohort)
             sampler.update(cohort, 1 + cohort.ids % 4)
         sampler.switch(new, procedure)
-        setting = Setting(sampler.weights, 4.0, sampler.procedure.cap, np.empty((N, 0)))
-        follower = Follower(new, setting)
+        follower = following(new, sampler)
         for cohort in cohorts:
-            follower.learn(cohort, sampler.weights[cohort.ids] * (1 + cohort.ids % 4))
-        assert_states(state(sampler._learner), state(follower), exactly=False)
+            follower.learn(cohort, 1.0 + cohort.ids % 4)
+        assert_states(state(sampler._learner), state(follower._learner), exactly=False)
 
 
 @ways
@@ -404,9 +408,8 @@ def test_the_policy_is_compared_first(tmp_path):
 
 def plan(path, policy, **options):
     """As the Flower strategy makes it: the guard follows from the policy."""
-    given = {"procedure": None, "seed": 0, "weights": None, "offline": EstimateAvailability()}
-    given |= {"response": kvib.EstimatedRate(), "guard": usual_guard(policy), "journal": path}
-    return Plan(policy=policy, budget=lambda clients: 3, **(given | options))
+    given = {"offline": EstimateAvailability(), "guard": usual_guard, "journal": path}
+    return Plan(policy=policy, budget=lambda clients, round: 3, **(given | options))
 
 
 def fleet(path, policy):
@@ -429,7 +432,8 @@ def test_the_adapter_names_the_policy(tmp_path):
         sampler.switch(kvib.KVib())
     with pytest.raises(ValueError, match=r"from policy Forecast\(floor=0.05\) before round 1"):
         fleet(path, kvib.Forecast())
-    again = plan(path, kvib.KVib(), guard=Guard()).open([], [])  # the guard stayed
+    again = plan(path, kvib.KVib()).open([], [])
+    assert again.sampler.guard == Guard()  # it stayed
     assert [cohort.round for cohort in again.left_over] == [0]
     again.close()
 

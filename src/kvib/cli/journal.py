@@ -161,3 +161,14 @@ def _since(history: History, last: int | None) -> int:
     if first:
         say(f"rounds 0 to {first - 1} were drawn with another procedure: they only teach")
     return first if last is None else max(first, history.about.rounds - last)
+
+
+def _budgets(history: History, given: Given, since: int) -> FloatArray:
+    """What to plan with: around the budget of the rounds that are measured, where it counts
+    clients, since a sampler whose clients came later was made for fewer."""
+    if given.prices is not None:
+        return grid(given.budget, given.most, float(given.prices.mean()))
+    drawn = history.table().budget[since:]
+    return grid(
+        float(np.median(drawn[drawn > 0])) if (drawn > 0).any() else given.budget, given.most
+    )
