@@ -1328,7 +1328,8 @@ def test_the_example_learns_and_continues(tmp_path, monkeypatch):
     assert (table.size == 5).all()
 
 
-def test_the_masked_example_learns(monkeypatch):
+def test_the_masked_example_learns(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     client, server, config = example("flower_masked", monkeypatch)
     grid = LocalGrid(client, partitions(10), run_config=config)
     context = Context(1, 0, {}, RecordDict(), config)
@@ -1336,6 +1337,8 @@ def test_the_masked_example_learns(monkeypatch):
     last = [m for m in grid.sent if m.metadata.message_type == "train"][-1]
     model = last.content["arrays"]["w"].numpy()
     assert np.linalg.norm(model - 1) < 0.5  # from √5
+    answered = list((tmp_path / "masked-app" / "1").rglob("*/*"))
+    assert len(answered) == config["num-server-rounds"] * config["budget"]
 
 
 @pytest.mark.parametrize("framework", ["flwr", "pfl", "nvflare", "fedlab"])
