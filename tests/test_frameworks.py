@@ -23,7 +23,13 @@ INSTALLS = {
         ("--no-deps", "fedlab==1.3.0"),  # it asks for torchvision, used for data sets only
     ),
     "nvflare": (("nvflare==2.9.0",),),
+    "flower-1.22.0": (("flwr[simulation]==1.22.0",),),
+    "flower-1.42.0": (
+        ("--no-deps", "flwr==1.42.0"),  # what it needs is what ours needs, in newer versions
+    ),
 }
+FLOWERS = [name.removeprefix("flower-") for name in INSTALLS if name.startswith("flower-")]
+"""The oldest and the newest; the version in between that we develop with has all other tests."""
 
 
 def python(name):
@@ -80,3 +86,14 @@ def test_fedlab_takes_the_estimate(tmp_path):
 def test_nvflare_takes_the_estimate(tmp_path, how):
     check(python("nvflare"), CHECKS / "nvflare_check.py", tmp_path, *how)
     assert (tmp_path / "said").read_text() == "agrees"
+
+
+@pytest.mark.parametrize("version", FLOWERS)
+def test_versions_of_flower_in_process(version):
+    check(python(f"flower-{version}"), CHECKS / "flower_check.py", version, "tests")
+
+
+@pytest.mark.parametrize("version", FLOWERS)
+def test_versions_of_flower_on_the_simulation_engine(tmp_path, version):
+    command = (CHECKS / "flower_check.py", version, "simulation", tmp_path / "run")
+    check(python(f"flower-{version}"), *command)
