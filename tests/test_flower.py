@@ -25,6 +25,7 @@ from flwr.server import strategy as legacy
 from flwr.serverapp import strategy as strategies
 
 import kvib
+from enumeration import outcomes
 from flower_grid import (
     LocalGrid,
     numbers,
@@ -34,6 +35,7 @@ from flower_grid import (
     reply_with,
     shifting_app,
 )
+from kvib.integrations.combining import averaged
 from kvib.integrations.fleet import Introduction
 from kvib.integrations.flower import (
     EstimateAvailability,
@@ -1301,6 +1303,20 @@ def test_a_budget_is_a_number_of_clients(budget):
 def test_rates_by_key_are_for_all(tmp_path):
     with pytest.raises(ValueError, match="response has no rate for client 1; give one"):
         one_round(sampling(response={0: 0.5}), fleet(), record(**MODEL))
+
+
+@pytest.mark.parametrize(("budget", "bias"), [(2, -0.071), (3, -0.033), (4, -0.016), (6, 0)])
+def test_training_metrics_are_ratio_estimates(budget, bias):
+    """docs/flower.md has these numbers."""
+    weights, losses = np.arange(10.0, 70, 10) / 210, np.arange(1.0, 7)
+    expected = np.full(6, budget / 6)
+    draw, mean = kvib.without_replacement, 0.0
+    for probability, cohort in outcomes(lambda r: draw(expected, r, weights=weights)):
+        told = [
+            ({"loss": losses[i]}, c) for i, c in zip(cohort.ids, cohort.coefficients, strict=True)
+        ]
+        mean += probability * averaged(told)["loss"]
+    assert mean / (weights @ losses) - 1 == pytest.approx(bias, abs=5e-4)
 
 
 # The examples, in this process; tests/test_flower_engines.py has the engines
