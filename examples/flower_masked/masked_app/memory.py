@@ -33,7 +33,10 @@ def answer_once(context: Context, round: int) -> None:
 
 
 def _folder(context: Context) -> Path:
-    """By run and client. A client is its data, whatever the node id: the name in its config."""
+    """By run and client, below Flower's folder, or below `memory` of the node config.
+
+    A client is its data, whatever the node id, so it goes by the name in its node config.
+    """
     config = context.node_config
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     client = quote(str(config.get("client-id", config["partition-id"])), safe="")
