@@ -16,11 +16,15 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 
 from kvib.integrations import flower
 
-TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+try:  # newer versions of Flower ask in whose name a message is made
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError:
+    pass
+else:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 
 class LocalGrid:

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import flwr
 from flwr.app import Array, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import FLOWER_LOGGER
@@ -24,6 +25,7 @@ from flwr.server import strategy as legacy
 from flwr.serverapp import strategy as strategies
 
 import kvib
+from enumeration import outcomes
 from flower_grid import (
     LocalGrid,
     numbers,
@@ -33,6 +35,7 @@ from flower_grid import (
     reply_with,
     shifting_app,
 )
+from kvib.integrations.combining import averaged
 from kvib.integrations.fleet import Introduction
 from kvib.integrations.flower import (
     EstimateAvailability,
@@ -60,6 +63,9 @@ AVERAGING = [
     strategies.FedAdagrad,
     strategies.FedProx,
 ]
+
+WITHOUT_DIMENSIONS = () if tuple(map(int, flwr.__version__.split(".")[:2])) >= (1, 28) else (1,)
+"""Shape of a counter. Before 1.28 Flower's optimisers fail on arrays without dimensions."""
 
 
 def fleet(n=N, **options):
@@ -291,11 +297,12 @@ def reply_always(**arrays):
 @pytest.mark.parametrize("inner", [strategies.FedAdam, strategies.FedAvgM])
 def test_no_optimiser_takes_steps_with_buffers(inner):
     """Everybody measures 0.1, so that is what it is; and counters are rounded, not cut off."""
-    app = reply_always(**{"w": np.zeros(2), "bn.running_var": np.full(2, 0.1), "seen": np.int64(7)})
+    seen = np.zeros(WITHOUT_DIMENSIONS, np.int64)
+    app = reply_always(**{"w": np.zeros(2), "bn.running_var": np.full(2, 0.1), "seen": seen + 7})
     options = {"server_momentum": 0.9} if inner is strategies.FedAvgM else {"eta": 1.0}
     strategy = sampling(inner(min_available_nodes=1, **options))
     grid = LocalGrid(app, partitions(N))
-    x = record(**{"w": np.ones(2), "bn.running_var": np.ones(2), "seen": np.int64(0)})
+    x = record(**{"w": np.ones(2), "bn.running_var": np.ones(2), "seen": seen})
     for t in range(1, 5):
         x, _ = one_round(strategy, grid, x, t)
         moved = numbers(x)
@@ -1306,6 +1313,20 @@ def test_rates_by_key_are_for_all(tmp_path):
         one_round(sampling(response={0: 0.5}), fleet(), record(**MODEL))
 
 
+@pytest.mark.parametrize(("budget", "bias"), [(2, -0.071), (3, -0.033), (4, -0.016), (6, 0)])
+def test_training_metrics_are_ratio_estimates(budget, bias):
+    """docs/flower.md has these numbers."""
+    weights, losses = np.arange(10.0, 70, 10) / 210, np.arange(1.0, 7)
+    expected = np.full(6, budget / 6)
+    draw, mean = kvib.without_replacement, 0.0
+    for probability, cohort in outcomes(lambda r: draw(expected, r, weights=weights)):
+        told = [
+            ({"loss": losses[i]}, c) for i, c in zip(cohort.ids, cohort.coefficients, strict=True)
+        ]
+        mean += probability * averaged(told)["loss"]
+    assert mean / (weights @ losses) - 1 == pytest.approx(bias, abs=5e-4)
+
+
 # The examples, in this process; tests/test_flower_engines.py has the engines
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -1336,7 +1357,8 @@ def test_the_example_learns_and_continues(tmp_path, monkeypatch):
     assert (table.size == 5).all()
 
 
-def test_the_masked_example_learns(monkeypatch):
+def test_the_masked_example_learns(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     client, server, config = example("flower_masked", monkeypatch)
     grid = LocalGrid(client, partitions(10), run_config=config)
     context = Context(1, 0, {}, RecordDict(), config)
@@ -1344,6 +1366,8 @@ def test_the_masked_example_learns(monkeypatch):
     last = [m for m in grid.sent if m.metadata.message_type == "train"][-1]
     model = last.content["arrays"]["w"].numpy()
     assert np.linalg.norm(model - 1) < 0.5  # from √5
+    answered = list((tmp_path / "masked-app" / "1").rglob("*/*"))
+    assert len(answered) == config["num-server-rounds"] * config["budget"]
 
 
 @pytest.mark.parametrize("framework", ["flwr", "pfl", "nvflare", "fedlab"])

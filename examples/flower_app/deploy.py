@@ -3,7 +3,8 @@
 python examples/flower_app/deploy.py --nodes 3            # TLS, each node with a key of its own
 python examples/flower_app/deploy.py --nodes 3 --plain    # without both
 
-Starts everything on loopback, runs this app, shows its log, and stops everything again.
+Starts everything on loopback, says so, runs this app, shows its log as it grows, and stops
+everything again: at the end, on Ctrl-C, and where one of the processes has died.
 """
 
 import argparse
@@ -11,16 +12,16 @@ import datetime
 import ipaddress
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -33,6 +34,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # kvib is here already
     "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",  # logs grow line by line
 }
 
 
@@ -50,39 +52,50 @@ class Deployment:
         folder: of keys, databases and logs.
         nodes: SuperNodes; node i has `partition-id=i`.
         secure: TLS, and only nodes whose keys are registered.
+        say: called with a line of text for each step; by default it keeps silent.
     """
 
     folder: Path
     nodes: int = 3
     secure: bool = True
+    say: Callable[[str], None] = lambda line: None
     port: int = field(default_factory=free_port)
     superlink: subprocess.Popen[bytes] | None = None
     supernodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """All of them, kept at once: an interrupt can come before `superlink` and `supernodes` know."""
 
     def __enter__(self) -> "Deployment":
         self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start_all()
+        except BaseException:
+            self._stop_all()  # what has started; `with` does not, when it is not entered
+            raise
+        return self
+
+    def _start_all(self) -> None:
         if self.secure:
             certificates(self.folder)
             for i in range(self.nodes):
                 node_key(self.folder, i)
+            self.say(f"made a certificate and a key for each of {self.nodes} nodes")
         self._write_connection()
         self.start_superlink()
         if self.secure:
             for i in range(self.nodes):
                 self.flwr("supernode", "register", str(self.folder / f"node-{i}.pub"), "loopback")
+                self.say(f"registered the key of SuperNode {i}")
         for i in range(self.nodes):
             self.start_supernode(i)
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for process in (*self.supernodes.values(), self.superlink):
-            if process is not None:
-                stop(process)
+    def __exit__(self, *error: object) -> None:
+        self._stop_all()
+
+    def _stop_all(self) -> None:
+        self.say("stopping SuperNodes and SuperLink")
+        for process in reversed(self._started):
+            stop(process)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -132,6 +145,32 @@ class Deployment:
                 return
         raise RuntimeError(f"SuperNode {i} does not come up:\n{self.log(f'supernode-{i}')}")
 
+    def wait_for_nodes(self, seconds: float = 120) -> None:
+        """Until all nodes are connected."""
+        end, before = time.monotonic() + seconds, -1
+        while (there := self._online()) < self.nodes:
+            if there != before:
+                self.say(f"{there} of {self.nodes} nodes connected")
+                before = there
+            self.must_live()
+            if time.monotonic() > end:
+                raise RuntimeError(f"{there} of {self.nodes} nodes connected in {seconds:g} s")
+            time.sleep(0.5)
+        self.say(f"all {self.nodes} nodes connected")
+
+    def _online(self) -> int:
+        said = self.flwr("supernode", "list", "loopback", "--format", "json")
+        nodes = json.loads(said[said.index("{") :])["nodes"]
+        return sum(node["status"] == "online" for node in nodes)
+
+    def must_live(self) -> None:
+        """An error where the SuperLink or a SuperNode has ended, with the end of its log."""
+        processes = {f"supernode-{i}": process for i, process in self.supernodes.items()}
+        for name, process in {"superlink": self.superlink, **processes}.items():
+            if process is not None and process.poll() is not None:
+                last = "\n".join(self.log(name).splitlines()[-20:])
+                raise RuntimeError(f"{name} has ended with code {process.returncode}:\n{last}")
+
     def run(self, settings: str = "", app: Path = APP) -> str:
         """Submit the app; it runs on. The number of the run."""
         options = ["--run-config", settings] if settings else []
@@ -142,6 +181,21 @@ class Deployment:
         """As `finished:completed`, `running:` or `finished:failed`."""
         said = self.flwr("list", "loopback", "--run-id", run, "--format", "json")
         return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
+
+    def follow(self, run: str) -> str:
+        """Show the log of a run as it grows; the status of the run in the end."""
+        log = self._start("flwr", ["log", run, "loopback", "--stream"], "run")
+        try:
+            with open(self.folder / "run.log", encoding="utf-8", errors="replace") as shown:
+                ended = False
+                while not ended:
+                    ended = log.poll() is not None
+                    print(shown.read(), end="", flush=True)
+                    self.must_live()
+                    time.sleep(0.5)
+        finally:
+            stop(log)
+        return self.wait(run, seconds=10)
 
     def wait(self, run: str, seconds: float) -> str:
         """Until a run has finished; its status then."""
@@ -168,16 +222,21 @@ class Deployment:
 
     def _start(self, command: str, options: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{name}.log", "ab") as log:
-            return subprocess.Popen(
-                [str(BIN / command), *options],
-                env=self.environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that what it starts can be stopped with it
+            self._started.append(
+                subprocess.Popen(
+                    [str(BIN / command), *options],
+                    env=self.environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # so that what it starts can be stopped with it
+                )
             )
+        self.say(f"started {command} (process {self._started[-1].pid}), its log is {log.name}")
+        return self._started[-1]
 
     def _wait_for_port(self) -> None:
         for _ in range(300):
+            self.must_live()
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
@@ -246,25 +305,44 @@ def _keep(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.Priva
     )
 
 
+def deploy(folder: Path, given: argparse.Namespace) -> str:
+    say(f"{given.nodes} nodes in {folder}; Ctrl-C stops everything")
+    with Deployment(folder, given.nodes, not given.plain, say) as deployment:
+        deployment.wait_for_nodes()
+        run = deployment.run(
+            f"clients={given.nodes} budget={given.budget} num-server-rounds={given.rounds} "
+            f'folder="{folder}/run"'
+        )
+        say(f"run {run} is submitted; what follows is the log of its server")
+        status = deployment.follow(run)
+        say(f"run {run}: {status}")
+    return status
+
+
+def say(line: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=2)
     parser.add_argument("--plain", action="store_true", help="without TLS and authentication")
+    parser.add_argument("--folder", type=Path, help="keep keys, logs, journal and model here")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all is stopped then, too
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Deployment(Path(folder), given.nodes, not given.plain) as deployment,
-    ):
-        run = deployment.run(
-            f"clients={given.nodes} budget={given.budget} num-server-rounds={given.rounds} "
-            f'folder="{folder}/run"'
-        )
-        status = deployment.wait(run, seconds=3600)
-        print(deployment.flwr("log", run, "loopback", "--show"))
-        print(f"run {run}: {status}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is stopped then, too
+    folder = (given.folder or Path(tempfile.mkdtemp(prefix="kvib-deploy-"))).resolve()
+    try:
+        status = deploy(folder, given)
+    except RuntimeError as error:
+        status = f"failed: {error}"
+    except KeyboardInterrupt:
+        status = "interrupted"
+    if status != "finished:completed":
+        sys.exit(f"{status}\nThe logs are in {folder}")
+    if given.folder is None:
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def averaging(strategy: Strategy) -> FedAvg:
     if module.startswith("flwr.server."):
         raise ValueError(
             f"{module}.{name} is of Flower's old API; use flwr.serverapp.strategy.{name} of the "
-            "Message API (Flower 1.41 or newer), with a ClientApp instead of a NumPyClient"
+            "Message API (Flower 1.22 or newer), with a ClientApp instead of a NumPyClient"
         )
     for kind, reason in REFUSED.items():
         if isinstance(strategy, kind):
