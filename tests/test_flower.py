@@ -872,7 +872,7 @@ BAD = {
     "NaN": (nan, "‖x − x_i‖ is nan: it diverged, or has no numbers in it"),
     "huge": (huge, "‖x − x_i‖ is inf: it diverged"),
     "shape": (wrong_shape, r"array 'b' has shape \(4,\), in the model \(3,\)"),
-    "missing array": (lacking, "array 'b' is not in both its model and ours"),
+    "missing array": (lacking, "it sent 'w', and most replies have 'b', 'w': array 'b' is not in"),
     "no numbers": (words, "array 'b' is of type <U1"),
     "torn": (torn, "array 'b' cannot be read"),
     "two records": (twice, "2 ArrayRecords instead of one"),

@@ -126,6 +126,29 @@ class Estimation:
             self._kept.append((np.array(at), updates))
         return residuals
 
+    def weigh(self, at: BoolArray, lengths: FloatArray) -> FloatArray:
+        """Take in the clients that `at` marks by the norms of their updates, [m].
+
+        Returns the factor of each in Σ factor·g, 0 where the norm is not finite. The caller adds
+        that up, where the updates lie and without rows of their own, and gives it to `finish`.
+        """
+        if self._sampler.remembered is not None or self._sampler.sketches.size:
+            raise ValueError(
+                "this sampler remembers updates or sketches of them, for which norms do not "
+                "suffice; give the updates to add"
+            )
+        self._check(at, lengths[:, None])
+        sound = lengths <= LARGEST_NORM
+        marked = at if sound.all() else self._without(at, sound, lengths)
+        left = lengths[sound]
+        shorter = np.ones(len(left))
+        if self._watch is not None:
+            shorter = self._watch.shorten(marked, left, left)
+        self.norms[marked] = left * shorter
+        factors = np.zeros(len(lengths))
+        factors[sound] = self._factors[marked] * shorter
+        return factors
+
     def _check(self, at: BoolArray, updates: Rows) -> None:
         if np.asarray(at).dtype != np.bool_ or np.shape(at) != (len(self._cohort),):
             raise ValueError("mark the clients by a mask: one boolean per client of the cohort")
@@ -167,8 +190,14 @@ class Estimation:
             )
         self._sampler.warn_of_silence(self._cohort, heard | self.not_finite)
 
-    def finish(self) -> Any:
-        """The estimated step d; the sampler has learned from the round then. 0 if nobody came."""
+    def finish(self, added: Any = None) -> Any:
+        """The estimated step d; the sampler has learned from the round then. 0 if nobody came.
+
+        Args:
+            added: Σ factor·g of those given to `weigh`, in double precision.
+        """
+        if added is not None:
+            self._d = added if self._like is None else rows.plus(self._d, added)
         parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
         heard = ~np.isnan(self.norms)
         self._tell(heard)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from kvib.cohort import BoolArray, Cohort, FloatArray
+from kvib.cohort import Cohort, FloatArray
 from kvib.estimators import decided, phantom
 
 
@@ -25,23 +25,21 @@ class Spread:
         pairs = None if cohort.pairs is None else cohort.pairs()
         self._pairs = None if pairs is None or isinstance(pairs.ratio, np.ndarray) else pairs
         self.norms_suffice = pairs is not None and pairs.uncorrelated
-        """As for independent draws; then `add` need not be called."""
+        """As for independent draws; then no sum is needed."""
         self._complete = pairs is None or pairs.complete
         if self._pairs is None:
             self._f = (1 - np.minimum(cohort.expected, 1.0)) / self._r
         else:
             self._f = cohort.count / self._r
-        self._sum: FloatArray | float = 0.0
+        self.weights = self._f * self._zeta
+        """Of every update in that sum, Σ weight·g over those who come."""
 
-    def add(self, at: BoolArray, updates: FloatArray, shorter: FloatArray) -> None:
-        """Take in updates, [m, d], of those marked; what the guard left of each is `shorter`."""
-        if not self.norms_suffice:
-            self._sum = self._sum + (self._f[at] * self._zeta[at] * shorter) @ updates
-
-    def value(self, norms: FloatArray) -> float:
+    def value(self, norms: FloatArray, squared_sum: float = math.nan) -> float:
         """The variance, given the norms of those who came, NaN of others; NaN if nobody can tell.
 
-        Without updates, which a server may not see, norms must suffice.
+        Args:
+            norms: of what the guard left of each update.
+            squared_sum: ‖Σ weight·g‖²; where a server does not see updates, norms must suffice.
         """
         came, r, a = ~np.isnan(norms), self._r, self._a
         if not self._complete or self._cohort.take(came).guarantee == "biased":
@@ -51,14 +49,14 @@ class Spread:
         away = float((silence * squared)[came].sum())
         f, square = self._f[came], float(np.dot(self._f[came], squared[came]))
         if self._pairs is None:
-            return away + self._approximate(f, square)
+            return away + self._approximate(f, square, squared_sum)
         own = float((count * self._pairs.size / r * squared)[came].sum())
         if self.norms_suffice or len(f) < 2:
             return own + away
-        between = float(f.sum()) * square - float(np.dot(self._sum, self._sum))
+        between = float(f.sum()) * square - squared_sum
         return own - (1 - 1 / float(self._pairs.ratio)) * between + away
 
-    def _approximate(self, f: FloatArray, square: float) -> float:
+    def _approximate(self, f: FloatArray, square: float, squared_sum: float) -> float:
         """Σf‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ f (Deville 1999)."""
         if decided(self._cohort):
             return 0.0
@@ -67,5 +65,5 @@ class Spread:
             return math.nan
         total = f.sum()
         w = f / total
-        within = square - float(np.dot(self._sum, self._sum)) / total
+        within = square - squared_sum / total
         return float(max(within, 0.0) / (1 - (w * w).sum()))

@@ -11,7 +11,7 @@ from logging import INFO
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
@@ -26,8 +26,9 @@ from kvib.integrations.combining import Answer, Hidden, Outcome, Visible, alike,
 from kvib.integrations.fleet import EstimateAvailability, Fleet, Offline, Plan, usual_guard
 from kvib.integrations.flower.asking import ask
 from kvib.integrations.flower.inner import message_of, step_of
-from kvib.integrations.flower.records import received, to_arrays, to_record
+from kvib.integrations.flower.records import Reply, received, to_arrays
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
+from kvib.integrations.subsets import agreed, must_agree
 from kvib.policies import Forecast, Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
@@ -209,13 +210,16 @@ class UnbiasedSampling(Strategy):
         if round is None or self.sampler is None:
             return None, None
         contents, refused = _sorted(round, replies)
-        combination = self.updates.begin(self.sampler, round.cohort, round.model)
+        came = _opened(contents, refused)
+        every = round.model.arrays.keys()
+        names = agreed(every, (reply.arrays.keys() for reply in came.values()))
+        model = round.model.only(names)
+        combination = self.updates.begin(self.sampler, round.cohort, model)
         heard = {}
-        for position, content in contents.items():
+        for position, reply in came.items():
             try:
-                reply = received(content)
-                norm = _reported_norm(content) if self.updates.tells else None
-                combination.add(Answer(position, reply.arrays, norm))
+                must_agree(reply.arrays.keys(), names, every)
+                combination.add(Answer(position, reply.arrays, reply.norm))
                 heard[position] = reply.metrics
             except BadReplyError as error:
                 refused[position] = str(error)
@@ -225,12 +229,12 @@ class UnbiasedSampling(Strategy):
         log(INFO, "kvib: %d of %d clients were heard", len(heard), len(round.cohort))
         measured = self._measured(round, heard)  # may raise in a user's function: before we learn
         outcome = combination.finish()
-        moved = to_record(round.model.moved(outcome.d, outcome.buffers))
+        moved = {**round.model.arrays, **model.moved(outcome.d, outcome.buffers)}
         metrics = {**measured, **_of_the_draw(round, list(heard), outcome)}
         arrays, told = step_of(self.strategy, server_round, round.template, moved, metrics)
-        if arrays is not None:  # an optimiser has no business with counters and variances
-            for name in round.model.buffers:
-                arrays[name] = moved[name]
+        if arrays is not None:  # an optimiser has no business with counters and what was not sent
+            for name in model.buffers | (every - names):
+                arrays[name] = Array(moved[name])
         return arrays, told
 
     def _measured(self, round: _Round, heard: dict[int, list[MetricRecord]]) -> Mapping[str, Any]:
@@ -304,8 +308,15 @@ def _sorted(
     return dict(sorted(contents.items())), refused
 
 
-def _reported_norm(content: RecordDict) -> Any:
-    return content.config_records.get("kvib", ConfigRecord()).get("norm")
+def _opened(contents: dict[int, RecordDict], refused: dict[int, str]) -> dict[int, Reply]:
+    """Replies that could be a model, by position; why others could not be goes to `refused`."""
+    came = {}
+    for position, content in contents.items():
+        try:
+            came[position] = received(content)
+        except BadReplyError as error:
+            refused[position] = str(error)
+    return came
 
 
 def _of_the_draw(round: _Round, heard: list[int], outcome: Outcome) -> dict[str, int | float]:

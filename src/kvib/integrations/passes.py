@@ -1,0 +1,135 @@
+"""Two passes over the numbers of replies: how far each is from the model, and their weighted sum.
+
+Numbers are read where they lie, in the precision in which they came, and added in double precision
+in an order that hangs on nothing but the order of the replies.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvib import compiled
+from kvib.cohort import FloatArray
+
+TILE = 32768
+"""Numbers of each reply that are looked at together: few enough for a cache, and enough to make the
+calls cheap. No BLAS: the order of its sums hangs on its threads."""
+LANES = 512
+"""Partial sums of squares, added at the end: a processor works on several at once."""
+AT_ONCE = 4
+"""Replies that one call adds, so that the sum is read and written less often."""
+SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+
+Flat = Any
+"""The numbers of an array in the order of its indices, to be sliced."""
+
+
+def flat(array: NDArray[Any]) -> Flat:
+    """A view where there is one; elsewhere an iterator, whose slices are copies."""
+    return array.reshape(-1) if array.flags.c_contiguous else array.flat
+
+
+def squared_distance(x: NDArray[Any], y: NDArray[Any]) -> float:
+    """‖x − y‖² of two arrays of one shape; not finite where they are not."""
+    ours, theirs, kind = flat(x), flat(y), _kind([x, y])
+    parts = _tiles(x.size, TILE if _copied([ours, theirs], kind) else max(x.size, 1))
+    return sum(_square(_piece(ours, part, kind), _piece(theirs, part, kind)) for part in parts)
+
+
+def add(x: NDArray[Any], replies: Sequence[NDArray[Any]], weights: FloatArray, sums: Any) -> None:
+    """Add Σ weight·(x − reply) to sums.
+
+    Args:
+        x: the model's array.
+        replies: clients' arrays of its shape, of finite numbers.
+        weights: [s, m], for each sum one of every reply.
+        sums: s vectors of double precision, [n], one or two.
+    """
+    ours, theirs, kind = flat(x), [flat(y) for y in replies], _kind([x, *replies])
+    for part in _tiles(x.size, TILE):
+        pieces = [_piece(y, part, kind) for y in theirs]
+        _add(_piece(ours, part, kind), pieces, weights, [total[part] for total in sums])
+
+
+def _tiles(size: int, step: int) -> Iterator[slice]:
+    return (slice(low, min(low + step, size)) for low in range(0, size, step))
+
+
+def _kind(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any]:
+    """In which precision they are read: single where all are, else double."""
+    return SINGLE if all(array.dtype == SINGLE for array in arrays) else DOUBLE
+
+
+def _copied(numbers: Sequence[Flat], kind: np.dtype[Any]) -> bool:
+    """Whether there is a copy of what is looked at together, so that it has to be little."""
+    return not compiled.available() or any(
+        not isinstance(one, np.ndarray) or one.dtype != kind or not one.flags.aligned
+        for one in numbers
+    )
+
+
+def _piece(numbers: Flat, part: slice, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Some of an array's numbers; read-only, so that there is one way to compile for all."""
+    piece: NDArray[Any] = numbers[part]
+    if piece.dtype != kind or not piece.flags.aligned:
+        piece = piece.astype(kind)
+    piece.flags.writeable = False
+    return piece
+
+
+def _square(x: NDArray[Any], y: NDArray[Any]) -> float:
+    if compiled.available():
+        return float(compiled.run(_compiled_square, x, y, np.zeros(LANES)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = np.subtract(x, y, dtype=np.float64)
+        return float(np.square(apart, out=apart).sum())
+
+
+def _add(
+    x: NDArray[Any], pieces: list[NDArray[Any]], weights: FloatArray, sums: list[FloatArray]
+) -> None:
+    if not compiled.available():
+        rows = np.empty((len(pieces), len(x)))
+        for row, piece in zip(rows, pieces, strict=True):
+            np.subtract(x, piece, out=row, dtype=np.float64)
+        for total, weight in zip(sums, weights, strict=True):
+            total += np.einsum("i,ij->j", weight, rows)
+        return
+    first, second = sums[0], sums[-1] if len(sums) > 1 else sums[0][:0]
+    for at in _tiles(len(pieces), AT_ONCE):
+        w, some = np.zeros((2, AT_ONCE)), pieces[at]
+        w[: len(weights), : len(some)] = weights[:, at]
+        some += some[-1:] * (AT_ONCE - len(some))  # again, with weight 0
+        compiled.run(_compiled_add, x, *some, w, first, second)
+
+
+def _compiled_square(x: Any, y: Any, lanes: Any) -> float:
+    for low in range(0, len(x), len(lanes)):
+        _square_lanes(x[low : low + len(lanes)], y[low : low + len(lanes)], lanes)
+    total = 0.0
+    for lane in lanes:
+        total += lane
+    return total
+
+
+def _square_lanes(x: Any, y: Any, lanes: Any) -> None:
+    for j in range(len(x)):
+        apart = np.float64(x[j]) - np.float64(y[j])
+        lanes[j] += apart * apart
+
+
+def _compiled_add(x: Any, a: Any, b: Any, c: Any, d: Any, w: Any, first: Any, second: Any) -> None:
+    _add_four(x, a, b, c, d, w[0], first)
+    if len(second) > 0:
+        _add_four(x, a, b, c, d, w[1], second)
+
+
+def _add_four(x: Any, a: Any, b: Any, c: Any, d: Any, w: Any, total: Any) -> None:
+    of_a, of_b, of_c, of_d = w[0], w[1], w[2], w[3]
+    for j in range(len(x)):
+        at = np.float64(x[j])
+        total[j] += (
+            of_a * (at - a[j]) + of_b * (at - b[j]) + of_c * (at - c[j]) + of_d * (at - d[j])
+        )
