@@ -74,12 +74,15 @@ class Model:
         )
 
     def add(
-        self, replies: Sequence[Mapping[str, NDArray[Any]]], weights: FloatArray, sums: FloatArray
-    ) -> None:
-        """Add Σ weight·(x − x_i), with weights [s, m], to rows, [s, d]."""
+        self, replies: Sequence[Mapping[str, NDArray[Any]]], weights: FloatArray, row: FloatArray
+    ) -> float:
+        """Add Σ weight·(x − x_i) to a row; its squared norm with the second weights, [1 or 2, m],
+        if there are any."""
+        squared = 0.0
         for name, part in self.parts.items():
             theirs = [arrays[name] for arrays in replies]
-            passes.add(self.arrays[name], theirs, weights, [row[part] for row in sums])
+            squared += passes.add(self.arrays[name], theirs, weights, row[part])
+        return squared
 
     def joined(self, arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> None:
         """Put the parameters among these arrays into a row, of which all must be finite."""
@@ -129,9 +132,9 @@ def _less(x: NDArray[Any], step: FloatArray) -> NDArray[Any]:
     """x − step in the type of x, without a copy in double precision where that is a float."""
     if x.dtype.kind != "f":
         return _as(x.dtype, x - step.reshape(x.shape))
-    return np.subtract(
-        x, step.reshape(x.shape), out=np.empty(x.shape, x.dtype), casting="same_kind"
-    )
+    moved: NDArray[Any] = np.empty(x.shape, x.dtype)
+    np.subtract(x, step.reshape(x.shape), out=moved, casting="same_kind")
+    return moved
 
 
 def _as(dtype: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:

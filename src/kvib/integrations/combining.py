@@ -90,7 +90,7 @@ class Visible:
         self, sampler: Sampler, cohort: Cohort, model: Model, held: bool = True
     ) -> Combination:
         """A round of this model; `held`: answers stay in memory anyway, so add all at once."""
-        return _Seen(sampler, cohort, model, math.inf if held else BLOCK)
+        return _Seen(sampler, cohort, model, held)
 
 
 class _Waiting(NamedTuple):
@@ -104,12 +104,13 @@ class _Waiting(NamedTuple):
 class _Seen(Combination):
     """Σ coefficient·(x − x_i), of all answers at once, or a few at a time."""
 
-    def __init__(self, sampler: Sampler, cohort: Cohort, model: Model, block: float) -> None:
+    def __init__(self, sampler: Sampler, cohort: Cohort, model: Model, held: bool) -> None:
         super().__init__(sampler, cohort, model)
-        self._block = block
+        self._held = held
         self._waiting: list[_Waiting] = []
-        self._sums = np.zeros((1 if self._spread.norms_suffice else 2, model.size))
-        """The step, and what its variance wants to know."""
+        self._d = np.zeros(model.size)
+        self._squared_sum = math.nan
+        """What the variance wants to know; only who adds all answers at once knows it."""
 
     def add(self, answer: Answer) -> None:
         arrays = self._model.read(answer.arrays)
@@ -117,7 +118,7 @@ class _Seen(Combination):
         own, factor = self._model.averaged(arrays), float(self._factors[answer.position])
         self._averages.add(own, factor, factor)
         self._waiting.append(_Waiting(answer.position, arrays, norm))
-        if len(self._waiting) * max(self._model.size, 1) >= self._block:
+        if not self._held and len(self._waiting) * self._model.size >= BLOCK:
             self._flush()
 
     def _flush(self) -> None:
@@ -131,14 +132,19 @@ class _Seen(Combination):
         factors = self._estimation.weigh(at, lengths)
         left = self._estimation.norms[at]
         shorter = np.divide(left, lengths, out=np.ones(len(left)), where=lengths > 0)
-        weights = np.stack([factors, self._spread.weights[at] * shorter])[: len(self._sums)]
-        self._model.add([one.arrays for one in waiting], weights, self._sums)
+        weights = np.stack([factors, self._spread.weights[at] * shorter])
+        arrays, both = (
+            [one.arrays for one in waiting],
+            self._held and not self._spread.norms_suffice,
+        )
+        squared = self._model.add(arrays, weights[: 2 if both else 1], self._d)
+        self._squared_sum = squared if both else math.nan
 
     def finish(self) -> Outcome:
         self._flush()
-        estimation, other = self._estimation, self._sums[-1]
-        d = estimation.finish(self._sums[0])
-        variance = self._spread.value(estimation.norms, float(np.einsum("i,i->", other, other)))
+        estimation = self._estimation
+        d = estimation.finish(self._d)
+        variance = self._spread.value(estimation.norms, self._squared_sum)
         return Outcome(d, self._averages.means(), estimation.norms, variance, estimation.cut)
 
 

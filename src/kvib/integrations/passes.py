@@ -38,19 +38,25 @@ def squared_distance(x: NDArray[Any], y: NDArray[Any]) -> float:
     return sum(_square(_piece(ours, part, kind), _piece(theirs, part, kind)) for part in parts)
 
 
-def add(x: NDArray[Any], replies: Sequence[NDArray[Any]], weights: FloatArray, sums: Any) -> None:
-    """Add Σ weight·(x − reply) to sums.
+def add(
+    x: NDArray[Any], replies: Sequence[NDArray[Any]], weights: FloatArray, total: FloatArray
+) -> float:
+    """Add Σ weight·(x − reply) to a total; ‖Σ weight·(x − reply)‖² with the other weights.
 
     Args:
-        x: the model's array.
+        x: the model's array, of n numbers.
         replies: clients' arrays of its shape, of finite numbers.
-        weights: [s, m], for each sum one of every reply.
-        sums: s vectors of double precision, [n], one or two.
+        weights: one of every reply for the total and, if asked for, the other, [1 or 2, m].
+        total: in double precision, [n].
     """
     ours, theirs, kind = flat(x), [flat(y) for y in replies], _kind([x, *replies])
+    squared = 0.0
     for part in _tiles(x.size, TILE):
         pieces = [_piece(y, part, kind) for y in theirs]
-        _add(_piece(ours, part, kind), pieces, weights, [total[part] for total in sums])
+        other = np.zeros(part.stop - part.start if len(weights) > 1 else 0)
+        _add(_piece(ours, part, kind), pieces, weights, [total[part], other])
+        squared += float(np.square(other, out=other).sum())
+    return squared
 
 
 def _tiles(size: int, step: int) -> Iterator[slice]:
@@ -94,15 +100,15 @@ def _add(
         rows = np.empty((len(pieces), len(x)))
         for row, piece in zip(rows, pieces, strict=True):
             np.subtract(x, piece, out=row, dtype=np.float64)
-        for total, weight in zip(sums, weights, strict=True):
+        for weight, total in zip(weights, sums, strict=False):
             total += np.einsum("i,ij->j", weight, rows)
         return
-    first, second = sums[0], sums[-1] if len(sums) > 1 else sums[0][:0]
+    w = np.zeros((2, -(-len(pieces) // AT_ONCE) * AT_ONCE))
+    w[: len(weights), : len(pieces)] = weights
     for at in _tiles(len(pieces), AT_ONCE):
-        w, some = np.zeros((2, AT_ONCE)), pieces[at]
-        w[: len(weights), : len(some)] = weights[:, at]
+        some = pieces[at]
         some += some[-1:] * (AT_ONCE - len(some))  # again, with weight 0
-        compiled.run(_compiled_add, x, *some, w, first, second)
+        compiled.run(_compiled_add, x, *some, w, at.start, *sums)
 
 
 def _compiled_square(x: Any, y: Any, lanes: Any) -> float:
@@ -120,10 +126,12 @@ def _square_lanes(x: Any, y: Any, lanes: Any) -> None:
         lanes[j] += apart * apart
 
 
-def _compiled_add(x: Any, a: Any, b: Any, c: Any, d: Any, w: Any, first: Any, second: Any) -> None:
-    _add_four(x, a, b, c, d, w[0], first)
+def _compiled_add(
+    x: Any, a: Any, b: Any, c: Any, d: Any, w: Any, at: int, first: Any, second: Any
+) -> None:
+    _add_four(x, a, b, c, d, w[0, at : at + 4], first)
     if len(second) > 0:
-        _add_four(x, a, b, c, d, w[1], second)
+        _add_four(x, a, b, c, d, w[1, at : at + 4], second)
 
 
 def _add_four(x: Any, a: Any, b: Any, c: Any, d: Any, w: Any, total: Any) -> None:

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from kvib.cohort import Cohort, FloatArray
-from kvib.estimators import decided, phantom
+from kvib.cohort import BoolArray, Cohort, FloatArray
+from kvib.estimators import decided, phantom, seen
 
 
 class Spread:
@@ -41,9 +41,13 @@ class Spread:
             norms: of what the guard left of each update.
             squared_sum: ‖Σ weight·g‖²; where a server does not see updates, norms must suffice.
         """
-        came, r, a = ~np.isnan(norms), self._r, self._a
-        if not self._complete or self._cohort.take(came).guarantee == "biased":
+        came = ~np.isnan(norms)
+        if not self._complete or self._cohort.guarantee == "biased":
             return math.nan
+        return seen(self._cohort, came, self._value(came, norms, squared_sum))
+
+    def _value(self, came: BoolArray, norms: FloatArray, squared_sum: float) -> float:
+        r, a = self._r, self._a
         count, squared = self._cohort.count, (self._zeta * norms) ** 2
         silence = count**2 * (1 - r) / r**2 + count * self._cohort.expected * (1 - a) / r
         away = float((silence * squared)[came].sum())
