@@ -148,20 +148,6 @@ def test_the_variance_counts_silence_and_absence():
         assert math.isnan(expected) == (t == 2)  # the first silence: answers were certain so far
 
 
-def test_blocks_of_updates_add_up(monkeypatch):
-    """However many replies are added together, with bad ones among them."""
-    ends = []
-    for block in (1, 20, 10**6):  # an update has 9 numbers
-        monkeypatch.setattr("kvib.integrations.combining.BLOCK", block)
-        strategy, grid = sampling(budget=5, guard=kvib.Guard()), fleet()
-        grid.fails = {node_of(grid, 2): nan}
-        for t in range(1, 5):
-            arrays, metrics = one_round(strategy, grid, record(**MODEL), t)
-        ends.append([*flat(arrays), metrics["kvib-variance"]])
-    assert ends[0] == pytest.approx(ends[1], rel=1e-12)
-    assert ends[0] == pytest.approx(ends[2], rel=1e-12)
-
-
 def test_weights_are_what_clients_say_in_the_order_of_their_keys():
     strategy, grid = sampling(), fleet()
     one_round(strategy, grid, record(**MODEL))
