@@ -1,7 +1,7 @@
 """The arrays of a model and of what clients make of it. Trusts no bytes, knows no framework."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -110,14 +110,13 @@ class Model:
 
     def moved(self, d: Any, buffers: Mapping[str, FloatArray]) -> dict[str, NDArray[Any]]:
         """x − d and the new buffers, in the types of the model."""
-        new = {name: _as(array.dtype, buffers.get(name, array)) for name, array in self._kept()}
         steps = np.broadcast_to(d, self.size)
-        for name, part in self.parts.items():
-            new[name] = _less(self.arrays[name], steps[part])
-        return {name: new[name] for name in self.arrays}
-
-    def _kept(self) -> Iterable[tuple[str, NDArray[Any]]]:
-        return ((name, self.arrays[name]) for name in self.buffers)
+        return {
+            name: _less(array, steps[self.parts[name]])
+            if name in self.parts
+            else _as(array.dtype, buffers.get(name, array))
+            for name, array in self.arrays.items()
+        }
 
 
 def _length(squared: float) -> float:

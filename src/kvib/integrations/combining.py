@@ -133,10 +133,8 @@ class _Seen(Combination):
         left = self._estimation.norms[at]
         shorter = np.divide(left, lengths, out=np.ones(len(left)), where=lengths > 0)
         weights = np.stack([factors, self._spread.weights[at] * shorter])
-        arrays, both = (
-            [one.arrays for one in waiting],
-            self._held and not self._spread.norms_suffice,
-        )
+        arrays = [one.arrays for one in waiting]
+        both = self._held and not self._spread.norms_suffice
         squared = self._model.add(arrays, weights[: 2 if both else 1], self._d)
         self._squared_sum = squared if both else math.nan
 

@@ -33,9 +33,12 @@ def flat(array: NDArray[Any]) -> Flat:
 
 def squared_distance(x: NDArray[Any], y: NDArray[Any]) -> float:
     """‖x − y‖² of two arrays of one shape; not finite where they are not."""
-    ours, theirs, kind = flat(x), flat(y), _kind([x, y])
-    parts = _tiles(x.size, TILE if _copied([ours, theirs], kind) else max(x.size, 1))
-    return sum(_square(_piece(ours, part, kind), _piece(theirs, part, kind)) for part in parts)
+    if compiled.available() and _at_hand(x) and _at_hand(y) and x.dtype == y.dtype:
+        return _square(_read_only(x.reshape(-1)), _read_only(y.reshape(-1)))
+    ours, theirs, kind, total = flat(x), flat(y), _kind([x, y]), 0.0
+    for part in _tiles(x.size, TILE):
+        total += _square(_piece(ours, part, kind), _piece(theirs, part, kind))
+    return total
 
 
 def add(
@@ -68,21 +71,24 @@ def _kind(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any]:
     return SINGLE if all(array.dtype == SINGLE for array in arrays) else DOUBLE
 
 
-def _copied(numbers: Sequence[Flat], kind: np.dtype[Any]) -> bool:
-    """Whether there is a copy of what is looked at together, so that it has to be little."""
-    return not compiled.available() or any(
-        not isinstance(one, np.ndarray) or one.dtype != kind or not one.flags.aligned
-        for one in numbers
-    )
+def _at_hand(array: NDArray[Any]) -> bool:
+    """Whether compiled code can read it as it lies, so that its length does not matter."""
+    flags = array.flags
+    return array.dtype in (SINGLE, DOUBLE) and flags.c_contiguous and flags.aligned
 
 
 def _piece(numbers: Flat, part: slice, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Some of an array's numbers; read-only, so that there is one way to compile for all."""
+    """Some of an array's numbers."""
     piece: NDArray[Any] = numbers[part]
     if piece.dtype != kind or not piece.flags.aligned:
         piece = piece.astype(kind)
-    piece.flags.writeable = False
-    return piece
+    return _read_only(piece)
+
+
+def _read_only(view: NDArray[Any]) -> NDArray[Any]:
+    """A view of our own, marked, so that code is compiled once for arrays open and not."""
+    view.flags.writeable = False
+    return view
 
 
 def _square(x: NDArray[Any], y: NDArray[Any]) -> float:

@@ -233,8 +233,9 @@ class UnbiasedSampling(Strategy):
         metrics = {**measured, **_of_the_draw(round, list(heard), outcome)}
         arrays, told = step_of(self.strategy, server_round, round.template, moved, metrics)
         if arrays is not None:  # an optimiser has no business with counters and what was not sent
-            for name in model.buffers | (every - names):
-                arrays[name] = Array(moved[name])
+            sent = next(iter(round.template.content.array_records.values()))
+            arrays.update({name: Array(moved[name]) for name in model.buffers})
+            arrays.update({name: sent[name] for name in every - names})
         return arrays, told
 
     def _measured(self, round: _Round, heard: dict[int, list[MetricRecord]]) -> Mapping[str, Any]:
