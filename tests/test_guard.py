@@ -505,3 +505,58 @@ def test_bad_limits(limit):
 
 def test_repr_evaluates_back():
     assert eval(repr(kvib.Guard(3.0)), vars(kvib)) == kvib.Guard(3.0)
+
+
+# Updates that are added elsewhere
+
+
+@pytest.mark.parametrize("coefficients", [kvib.unbiased, kvib.self_normalised])
+@pytest.mark.parametrize("guard", [None, kvib.Guard()], ids=repr)
+def test_norms_and_a_sum_do_where_updates_lie_elsewhere(guard, coefficients):
+    """`weigh` gives the factors with which `add` adds, one client exploding and one silent."""
+    parts, fired = new(guard=guard, response=kvib.EstimatedRate()), 0
+    for t in range(12):
+        whole = kvib.Sampler.unpacked(parts.packed())
+        steps, cuts, learned = [], [], []
+        for sampler in (whole, parts):
+            cohort = sampler.draw()
+            came = np.arange(len(cohort)) != t % len(cohort)
+            some, estimation = calm(t)[cohort.ids[came]], sampler.begin(cohort, coefficients)
+            some[0] *= 1e4 if t % 4 == 3 else 1
+            if sampler is whole:
+                estimation.add(came, some)
+                d = estimation.finish()
+            else:
+                factors = estimation.weigh(came, np.linalg.norm(some, axis=1))
+                d = estimation.finish(factors @ some)
+            steps.append(d)
+            cuts.append(estimation.cut)
+            learned.append(estimation.norms)
+            fired += estimation.cut > 0
+        assert steps[0] == pytest.approx(steps[1], rel=1e-12)
+        assert cuts[0] == pytest.approx(cuts[1], rel=1e-12)
+        assert learned[0] == pytest.approx(learned[1], rel=1e-12, nan_ok=True)
+    assert (fired > 0) == (guard is not None)
+
+
+def test_what_is_not_finite_has_no_factor():
+    sampler = new(guard=kvib.Guard())
+    cohort = sampler.draw()
+    estimation, lengths = sampler.begin(cohort), np.ones(len(cohort))
+    lengths[1] = np.nan
+    factors = estimation.weigh(np.ones(len(cohort), bool), lengths)
+    assert factors[1] == 0
+    assert (np.delete(factors, 1) == np.delete(cohort.coefficients, 1)).all()
+    with pytest.warns(UserWarning, match="are not finite, and left out"):
+        estimation.finish(np.zeros(3))
+    plain = new()
+    cohort = plain.draw()
+    with pytest.raises(ValueError, match="norm nan of client"):
+        plain.begin(cohort).weigh(np.ones(len(cohort), bool), lengths)
+
+
+def test_who_remembers_updates_must_see_them():
+    sampler = new(estimator=kvib.Difference())
+    cohort = sampler.draw()
+    with pytest.raises(ValueError, match="give the updates to add"):
+        sampler.begin(cohort).weigh(np.ones(len(cohort), bool), np.ones(len(cohort)))

@@ -1,11 +1,18 @@
 """Loops over clients that NumPy cannot express: compiled by numba where it is installed."""
 
+import importlib.util
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
 from typing import Any
 
 import numpy as np
+
+
+@cache
+def available() -> bool:
+    """Whether kernels are compiled: interpreted, a loop over the numbers of a model is no way."""
+    return importlib.util.find_spec("numba") is not None
 
 
 @cache

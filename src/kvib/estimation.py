@@ -82,6 +82,8 @@ class Estimation:
         """What the round says of the variance of its estimate, once it is finished; NaN where
         it was not asked for, or is not known."""
         self._spread = spread
+        self._together: Any = 0.0
+        """The sum that the variance depends on."""
         self._like: Any = None
         self._sketches = np.zeros((len(cohort), sampler.sketches.size))
 
@@ -128,12 +130,36 @@ class Estimation:
         if self._sampler.sketches.size:
             self._sketches[at] = rows.sketch(updates, self._sampler.sketches.size)
         self._d = rows.plus(self._d, rows.doubled(self._factors[at], residuals))
-        if self._spread is not None:
-            self._spread.add(at, residuals)
+        if self._spread is not None and not self._spread.norms_suffice:
+            weighted = rows.doubled(self._spread.weights[at], residuals)
+            self._together = rows.plus(self._together, weighted)
         self._like = residuals[:0]
         if self._sampler.remembered is not None:
             self._kept.append((np.array(at), updates))
         return residuals
+
+    def weigh(self, at: BoolArray, lengths: FloatArray) -> FloatArray:
+        """Take in the clients that `at` marks by the norms of their updates, [m].
+
+        Returns the factor of each in Σ factor·g, 0 where the norm is not finite. The caller adds
+        that up, where the updates lie and without rows of their own, and gives it to `finish`.
+        """
+        if self._sampler.remembered is not None or self._sampler.sketches.size:
+            raise ValueError(
+                "this sampler remembers updates or sketches of them, for which norms do not "
+                "suffice; give the updates to add"
+            )
+        self._check(at, lengths[:, None])
+        sound = lengths <= LARGEST_NORM
+        marked = at if sound.all() else self._without(at, sound, lengths)
+        left = lengths[sound]
+        shorter = np.ones(len(left))
+        if self._watch is not None:
+            shorter = self._watch.shorten(marked, left, left)
+        self.norms[marked] = left * shorter
+        factors = np.zeros(len(lengths))
+        factors[sound] = self._factors[marked] * shorter
+        return factors
 
     def _check(self, at: BoolArray, updates: Rows) -> None:
         if np.asarray(at).dtype != np.bool_ or np.shape(at) != (len(self._cohort),):
@@ -176,12 +202,15 @@ class Estimation:
             )
         self._sampler.warn_of_silence(self._cohort, heard | self.not_finite)
 
-    def finish(self, variance: float | None = None) -> Any:
+    def finish(self, added: Any = None, variance: float | None = None) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came.
 
         Args:
+            added: Σ factor·g of those given to `weigh`, in double precision.
             variance: of the estimate, where the caller has estimated it; a journal keeps it.
         """
+        if added is not None:
+            self._d = added if self._like is None else rows.plus(self._d, added)
         parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
         heard = ~np.isnan(self.norms)
         self._tell(heard)
@@ -190,12 +219,18 @@ class Estimation:
         d = self._as_given(self._d if more == 1 else self._d * more)
         usual = 0.0 if self._watch is None else self._watch.total() * more
         if variance is None:
-            variance = math.nan if self._spread is None else self._spread.value(self.norms)
+            variance = self._seen_variance()
         self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts, variance)
         self.variance = variance
         self._scale = more
         self._say()
         return d
+
+    def _seen_variance(self) -> float:
+        if self._spread is None:
+            return math.nan
+        length = 0.0 if np.ndim(self._together) == 0 else rows.norms(self._together[None])[0]
+        return self._spread.value(self.norms, float(length) ** 2)
 
     def _as_given(self, d: Any) -> Any:
         """In the precision of the updates, or an error before anything is learned."""

@@ -128,7 +128,8 @@ class VarianceEstimate(NamedTuple):
 
     value: float
     """NaN where it is not known: some clients can never be drawn together (one draw, say), an
-    approximation has too little to go by, or an answer is missing that was certain."""
+    approximation has too little to go by, an answer is missing that was certain, or that of a
+    client whose rate of answers is an estimate, and all who came were certain."""
     exact: bool
     """Whether its mean over all draws is the variance exactly; False: a good approximation
     (pivotal, …), or NaN."""
@@ -174,7 +175,7 @@ def deviation(
         pairs = cohort.pairs()
     answered = ~np.isnan(lengths)
     drawn = cohort.take(answered)
-    if drawn.guarantee == "biased" or not (pairs is None or pairs.complete):
+    if cohort.guarantee == "biased" or not (pairs is None or pairs.complete):
         return _known(math.nan, exact=False)
     count, a, r = drawn.count, drawn.availability, drawn.response / drawn.availability
     zeta = drawn.weight / (a * drawn.expected)
@@ -185,10 +186,26 @@ def deviation(
         return _known(math.nan, exact=False)
     scaled = np.empty((0, 0)) if gram is None else np.outer(zeta, zeta) * gram
     if pairs is None:
-        return _known(_approximate(cohort, drawn, r, scaled) + away, exact=False)
+        value = _approximate(cohort, drawn, r, scaled) + away
+        return _known(seen(cohort, answered, value), exact=False)
     between = 0.0 if alone else _between(count / r, pairs, answered, scaled)
     own = (count * pairs.size[answered] / r * squared).sum()
-    return _known(own - between + away, exact=cohort.guarantee == "unbiased")
+    value = seen(cohort, answered, own - between + away)
+    return _known(value, exact=cohort.guarantee == "unbiased")
+
+
+def seen(cohort: Cohort, answered: BoolArray, value: float) -> float:
+    """A variance as far as those who answered show it; NaN where they do not.
+
+    Silence of a client whose answer was certain, if only by an estimate, is noise of which nothing
+    is known. Where those who came were certain, and an estimated rate says that others were not,
+    no noise was seen, and 0 would say that there is none. With known rates 0 is right: rounds in
+    which such a client answers show more, and the mean is the variance.
+    """
+    silent = not answered.all()
+    if cohort.lost(answered).any() or (silent and value == 0 and cohort.guarantee != "unbiased"):
+        return math.nan
+    return value
 
 
 def _known(value: float, exact: bool) -> VarianceEstimate:

@@ -1,7 +1,7 @@
 """The arrays of a model and of what clients make of it. Trusts no bytes, knows no framework."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from kvib.cohort import FloatArray
+from kvib.integrations import passes
 
 LARGEST = float(np.finfo(np.float32).max)
 """Updates longer than this are no updates."""
@@ -45,15 +46,19 @@ class Model:
         self.arrays, self.buffers = dict(arrays), buffers
         self.parts: dict[str, slice] = {}
         """Where the parameters are in a row."""
-        end = 0
+        self.size = 0
+        """Numbers of a row, d."""
         for name, array in self.arrays.items():
             if name not in buffers:
-                self.parts[name] = slice(end, end + array.size)
-                end += array.size
-        self.row = np.empty(end)
-        """The parameters, [d]."""
-        for name, part in self.parts.items():
-            self.row[part] = self.arrays[name].ravel()
+                self.parts[name] = slice(self.size, self.size + array.size)
+                self.size += array.size
+
+    def only(self, names: Set[str]) -> "Model":
+        """The part of it that has these arrays."""
+        if names == self.arrays.keys():
+            return self
+        arrays = {name: array for name, array in self.arrays.items() if name in names}
+        return Model(arrays, {name for name in self.buffers if name in names})
 
     def read(self, theirs: Arrays) -> dict[str, NDArray[Any]]:
         """A client's arrays, of our names and shapes."""
@@ -62,19 +67,29 @@ class Model:
             raise BadReplyError(f"array {odd[0]!r} is not in both its model and ours")
         return {name: _read(name, theirs[name], own) for name, own in self.arrays.items()}
 
-    def joined(self, arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> float:
-        """Put the parameters among these arrays into a row; its norm."""
+    def distance(self, arrays: Mapping[str, NDArray[Any]]) -> float:
+        """‖x − x_i‖, which is refused where it is no length of an update."""
+        return _length(
+            sum(passes.squared_distance(self.arrays[name], arrays[name]) for name in self.parts)
+        )
+
+    def add(
+        self, replies: Sequence[Mapping[str, NDArray[Any]]], weights: FloatArray, row: FloatArray
+    ) -> float:
+        """Add Σ weight·(x − x_i) to a row; its squared norm with the second weights, [1 or 2, m],
+        if there are any."""
+        squared = 0.0
+        for name, part in self.parts.items():
+            theirs = [arrays[name] for arrays in replies]
+            squared += passes.add(self.arrays[name], theirs, weights, row[part])
+        return squared
+
+    def joined(self, arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> None:
+        """Put the parameters among these arrays into a row, of which all must be finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             for name, part in self.parts.items():
                 row[part] = arrays[name].ravel()
-            return _length(row)
-
-    def difference(self, arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> float:
-        """Put x − x_i into a row, likewise."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            for name, part in self.parts.items():
-                np.subtract(self.row[part], arrays[name].ravel(), out=row[part])
-            return _length(row)
+            _length(float(np.dot(row, row)))
 
     def averaged(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, FloatArray]:
         """The buffers among these arrays."""
@@ -84,27 +99,41 @@ class Model:
                 raise BadReplyError(f"array {name!r} has no finite numbers")
         return own
 
-    def apart(self, row: FloatArray, buffers: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """A row as arrays by name, with the buffers among them."""
-        return {
-            name: np.asarray(buffers[name])
-            if name in self.buffers
-            else row[self.parts[name]].reshape(array.shape)
-            for name, array in self.arrays.items()
-        }
+    def scaled(
+        self, arrays: Mapping[str, NDArray[Any]], factor: float
+    ) -> dict[str, NDArray[np.float64]]:
+        """factor·(x − x_i), and factor times the buffers, in double precision."""
+        own = self.averaged(arrays)
+        for name in self.parts:
+            own[name] = np.subtract(self.arrays[name], arrays[name], dtype=np.float64)
+        return {name: np.asarray(factor * own[name]) for name in self.arrays}
 
     def moved(self, d: Any, buffers: Mapping[str, FloatArray]) -> dict[str, NDArray[Any]]:
         """x − d and the new buffers, in the types of the model."""
-        new = self.apart(self.row - d, {**self.arrays, **buffers})
-        return {name: _as(self.arrays[name].dtype, array) for name, array in new.items()}
+        steps = np.broadcast_to(d, self.size)
+        return {
+            name: _less(array, steps[self.parts[name]])
+            if name in self.parts
+            else _as(array.dtype, buffers.get(name, array))
+            for name, array in self.arrays.items()
+        }
 
 
-def _length(row: FloatArray) -> float:
-    """‖row‖, which is refused where it is no length of an update."""
-    norm = math.sqrt(np.dot(row, row))
+def _length(squared: float) -> float:
+    """The root, which is refused where it is no length of an update."""
+    norm = math.sqrt(squared)
     if not norm <= LARGEST:
         raise BadReplyError(f"‖x − x_i‖ is {norm}: it diverged, or has no numbers in it")
     return norm
+
+
+def _less(x: NDArray[Any], step: FloatArray) -> NDArray[Any]:
+    """x − step in the type of x, without a copy in double precision where that is a float."""
+    if x.dtype.kind != "f":
+        return _as(x.dtype, x - step.reshape(x.shape))
+    moved: NDArray[Any] = np.empty(x.shape, x.dtype)
+    np.subtract(x, step.reshape(x.shape), out=moved, casting="same_kind")
+    return moved
 
 
 def _as(dtype: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:

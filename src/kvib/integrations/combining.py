@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvib.cohort import Cohort, FloatArray
 from kvib.integrations.arrays import LARGEST, Arrays, BadReplyError, Model
-from kvib.integrations.spread import Spread
 from kvib.sampler import Sampler
+from kvib.spread import Spread
 
 BLOCK = 100_000
-"""Numbers of updates that are kept until they are added together; at least one update."""
+"""Numbers of answers that are kept until they are added together, where others would let go of
+them; at least one answer."""
 
 
 class Answer(NamedTuple):
@@ -84,51 +86,63 @@ class Visible:
     tells: ClassVar[bool] = False
     """Whether clients must know their coefficients."""
 
-    def begin(self, sampler: Sampler, cohort: Cohort, model: Model) -> Combination:
-        """A round of this model."""
-        return _Seen(sampler, cohort, model)
+    def begin(
+        self, sampler: Sampler, cohort: Cohort, model: Model, held: bool = True
+    ) -> Combination:
+        """A round of this model; `held`: answers stay in memory anyway, so add all at once."""
+        return _Seen(sampler, cohort, model, held)
+
+
+class _Waiting(NamedTuple):
+    """An answer that is to be added."""
+
+    position: int
+    arrays: Mapping[str, NDArray[Any]]
+    norm: float
 
 
 class _Seen(Combination):
-    """Σ coefficient·(x − x_i), a few updates at a time."""
+    """Σ coefficient·(x − x_i), of all answers at once, or a few at a time."""
 
-    def __init__(self, sampler: Sampler, cohort: Cohort, model: Model) -> None:
+    def __init__(self, sampler: Sampler, cohort: Cohort, model: Model, held: bool) -> None:
         super().__init__(sampler, cohort, model)
-        d = len(model.row)
-        self._block = np.empty((min(max(1, BLOCK // max(d, 1)), max(1, len(cohort))), d))
-        self._lengths: dict[int, float] = {}
-        """‖x − x_i‖ of those in the block, by position."""
+        self._held = held
+        self._waiting: list[_Waiting] = []
+        self._d = np.zeros(model.size)
+        self._squared_sum = math.nan
+        """What the variance wants to know; only who adds all answers at once knows it."""
 
     def add(self, answer: Answer) -> None:
         arrays = self._model.read(answer.arrays)
-        norm = self._model.difference(arrays, self._block[len(self._lengths)])
+        norm = self._model.distance(arrays)
         own, factor = self._model.averaged(arrays), float(self._factors[answer.position])
-        self._lengths[answer.position] = norm
         self._averages.add(own, factor, factor)
-        if len(self._lengths) == len(self._block):
+        self._waiting.append(_Waiting(answer.position, arrays, norm))
+        if not self._held and len(self._waiting) * self._model.size >= BLOCK:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._lengths:
+        """Add who waits, in the order of the cohort."""
+        if not self._waiting:
             return
-        positions = np.fromiter(self._lengths, np.int64)
-        lengths = np.fromiter(self._lengths.values(), np.float64)
-        updates = self._block[: len(positions)]
-        if (np.diff(positions) < 0).any():
-            order = np.argsort(positions)
-            updates, lengths = updates[order], lengths[order]
+        waiting, self._waiting = sorted(self._waiting, key=lambda one: one.position), []
+        lengths = np.array([one.norm for one in waiting])
         at = np.zeros(len(self._cohort), np.bool_)
-        at[positions] = True
-        self._estimation.add(at, updates)
+        at[[one.position for one in waiting]] = True
+        factors = self._estimation.weigh(at, lengths)
         left = self._estimation.norms[at]
         shorter = np.divide(left, lengths, out=np.ones(len(left)), where=lengths > 0)
-        self._spread.add(at, updates, shorter)
-        self._lengths = {}
+        weights = np.stack([factors, self._spread.weights[at] * shorter])
+        arrays = [one.arrays for one in waiting]
+        both = self._held and not self._spread.norms_suffice
+        squared = self._model.add(arrays, weights[: 2 if both else 1], self._d)
+        self._squared_sum = squared if both else math.nan
 
     def finish(self) -> Outcome:
         self._flush()
-        d, estimation = self._estimation.finish(), self._estimation
-        variance = self._spread.value(estimation.norms)
+        estimation = self._estimation
+        variance = self._spread.value(estimation.norms, self._squared_sum)
+        d = estimation.finish(self._d, variance)
         return Outcome(d, self._averages.means(), estimation.norms, variance, estimation.cut)
 
 
@@ -158,7 +172,7 @@ class _Unseen(Combination):
     def __init__(self, sampler: Sampler, cohort: Cohort, model: Model, complete: bool) -> None:
         super().__init__(sampler, cohort, model)
         self._complete = complete
-        self._d = np.zeros(len(model.row))
+        self._d = np.zeros(model.size)
         self._norms = np.full(len(cohort), np.nan)
 
     def add(self, answer: Answer) -> None:
@@ -175,8 +189,7 @@ class _Unseen(Combination):
 
     def finish(self) -> Outcome:
         came = ~np.isnan(self._norms)
-        if came.any():  # to the sampler norms are updates of one number: it learns, and guards
-            self._estimation.add(came, self._norms[came, None])
+        self._estimation.weigh(came, self._norms[came])
         self._estimation.finish()
         norms = self._estimation.norms
         if self._complete and not came.all():

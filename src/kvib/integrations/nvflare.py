@@ -159,7 +159,8 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
         self.unheard.clear()
         self.fleet.refused = {}
         if self.cohort is not None and self.fleet.sampler is not None:
-            self._combination = Visible().begin(self.fleet.sampler, self.cohort, self._model)
+            sampler, held = self.fleet.sampler, False  # NVFlare lets go of what was accepted
+            self._combination = Visible().begin(sampler, self.cohort, self._model, held)
             self._silent = {key: at for at, key in enumerate(self.fleet.names(self.cohort))}
 
     def accept_model(self, model: FLModel) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import cast
 
-import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
@@ -58,14 +57,14 @@ def scaled_update(message: Message, context: Context, call_next: ClientAppCallab
             "updates=Hidden()), or take scaled_update out of the mods"
         )
     [record] = message.content.array_records.values()
-    model = Model(to_arrays(record), set(cast(list[str], told["buffers"])))
+    whole = Model(to_arrays(record), set(cast(list[str], told["buffers"])))
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    arrays, row = model.read(received(reply.content).arrays), np.empty(len(model.row))
-    norm, coefficient = model.difference(arrays, row), float(cast(float, told["coefficient"]))
-    buffers = {name: coefficient * array for name, array in model.averaged(arrays).items()}
-    [name] = reply.content.array_records
-    reply.content[name] = to_record(model.apart(coefficient * row, buffers))
+    sent, coefficient = received(reply.content).arrays, float(cast(float, told["coefficient"]))
+    model = whole.only(sent.keys())
+    arrays = model.read(sent)
+    norm, [name] = model.distance(arrays), reply.content.array_records
+    reply.content[name] = to_record(model.scaled(arrays, coefficient))
     reply.content["kvib"] = ConfigRecord({"norm": norm})
     return reply

@@ -9,6 +9,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.common.logger import FLOWER_LOGGER
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from numpy.typing import NDArray
+
+from kvib.integrations.flower.records import unwritten, written
 
 
 class _TwoNodes:
@@ -72,14 +75,16 @@ def step_of(
     strategy: FedAvg,
     server_round: int,
     asked: Message,
-    arrays: ArrayRecord,
+    arrays: Mapping[str, NDArray[Any]],
     metrics: Mapping[str, Any],
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """What it makes of one reply, with metrics that were averaged already."""
     given = MetricRecord({**metrics, strategy.weighted_by_key: 1.0})
-    content = RecordDict({strategy.arrayrecord_key: arrays, "metrics": given})
+    content = RecordDict({strategy.arrayrecord_key: unwritten(arrays), "metrics": given})
     with _metrics_as_given(strategy), _without_its_counts():
-        return strategy.aggregate_train(server_round, [Message(content, reply_to=asked)])
+        reply = Message(content, reply_to=asked)
+        stepped, told = strategy.aggregate_train(server_round, [reply])
+    return None if stepped is None else written(stepped), told
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
@@ -25,12 +25,55 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
+class Unwritten(Array):
+    """An array whose bytes are written when they are asked for.
+
+    A strategy that averages one reply asks for its numbers only. Writing and reading them would
+    take the server as long as two replies do.
+    """
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        self.dtype, self.shape, self.stype = str(array.dtype), tuple(array.shape), SType.NUMPY
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        """As Flower writes them."""
+        return self.written().data
+
+    def written(self) -> Array:
+        """As Flower sends it."""
+        return Array(self._array)
+
+    def numpy(self) -> NDArray[Any]:
+        """The array itself."""
+        return self._array
+
+
+def unwritten(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """A record for a strategy in this process."""
+    record = ArrayRecord()  # made from a dict it would ask for all bytes
+    for name, array in arrays.items():
+        record[name] = Unwritten(array)
+    return record
+
+
+def written(record: ArrayRecord) -> ArrayRecord:
+    """The record itself, after all of its arrays are as Flower sends them."""
+    for name, array in record.items():
+        if isinstance(array, Unwritten):
+            record[name] = array.written()
+    return record
+
+
 class Reply(NamedTuple):
     """What a client sent."""
 
     arrays: dict[str, bytes]
     """Nobody has looked into them yet."""
     metrics: list[MetricRecord]
+    norm: Any
+    """What it says the norm of its update is, if it says so."""
 
 
 def received(content: RecordDict) -> Reply:
@@ -44,4 +87,5 @@ def received(content: RecordDict) -> Reply:
         if array.stype != SType.NUMPY:
             raise BadReplyError(f"array {name!r} cannot be read: it is of kind {array.stype!r}")
         arrays[name] = array.data
-    return Reply(arrays, [part for part in parts if isinstance(part, MetricRecord)])
+    norm = content.config_records.get("kvib", ConfigRecord()).get("norm")
+    return Reply(arrays, [part for part in parts if isinstance(part, MetricRecord)], norm)

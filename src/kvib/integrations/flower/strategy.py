@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from kvib import names
 from kvib.cohort import Cohort
-from kvib.integrations.arrays import BadReplyError, Model, running_statistics
+from kvib.integrations.arrays import Model, running_statistics
 from kvib.integrations.budgets import Budgets, budget_of
-from kvib.integrations.combining import Answer, Combination, Hidden, Visible, alike, averaged
+from kvib.integrations.combining import Hidden, Outcome, Visible, alike, averaged
 from kvib.integrations.fleet import (
     EstimateAvailability,
     Fleet,
@@ -29,13 +29,14 @@ from kvib.integrations.fleet import (
     usual_guard,
 )
 from kvib.integrations.flower.asking import ask
+from kvib.integrations.flower.gathering import gathered
 from kvib.integrations.flower.inner import message_of, step_of
-from kvib.integrations.flower.records import received, to_arrays, to_record
+from kvib.integrations.flower.records import to_arrays
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
 from kvib.integrations.flower.report import RoundReport, reported
 from kvib.integrations.flower.rounds import Replies, Round, keys_of, sorted_replies
 from kvib.integrations.flower.waiting import nodes_online
-from kvib.integrations.watch import Refusal, Silence, Watch
+from kvib.integrations.watch import Watch
 from kvib.policies import Forecast, Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
@@ -263,30 +264,45 @@ class UnbiasedSampling(Strategy):
         round, self._round = self._round, None
         if round is None or self.sampler is None:
             return None, None
-        contents, refused = self._reached(round, sorted_replies(round, replies))
-        combination = self.updates.begin(self.sampler, round.cohort, round.model)
-        heard = self._heard(combination, contents, refused)
-        unheard = keys_of(round, refused)
+        replied = self._reached(round, sorted_replies(round, replies))
+        came = gathered(self.updates, self.sampler, round, replied)
+        drawn, heard = len(round.cohort), list(came.metrics)
+        unheard = keys_of(round, came.refused)
         self.fleet.refused = {key: refusal.why for key, refusal in unheard.items()}
-        self._watch.answers(len(round.cohort), unheard)
-        measured = self._measured(round, heard)  # may raise in a user's function: before we learn
-        enough = self._watch.is_quorum(len(round.cohort), len(heard))
-        if enough:
-            outcome = combination.finish()
+        self._watch.answers(drawn, unheard)
+        measured = self._measured(
+            round, came.metrics
+        )  # may raise in a user's function: before we learn
+        outcome = None
+        if self._watch.is_quorum(drawn, len(heard)):
+            outcome = came.combination.finish()
         else:
             self.sampler.give_up(round.cohort)
-        told = (round, server_round, list(heard), self.refused, outcome if enough else None)
-        report = self.last = reported(*told, self.fleet.standing, self._news)
+        said = (self.refused, outcome, self.fleet.standing, self._news)
+        report = self.last = reported(round, server_round, heard, *said)
         self._hand_on(report)
         metrics = {**measured, **report.metrics()}
-        if not enough:
+        if outcome is None:
             return None, MetricRecord(metrics)
-        moved = to_record(round.model.moved(outcome.d, outcome.buffers))
-        arrays, record = step_of(self.strategy, server_round, round.template, moved, metrics)
-        if arrays is not None:  # an optimiser has no business with counters and variances
-            for name in round.model.buffers:
-                arrays[name] = moved[name]
-        return arrays, record
+        return self._stepped(round, server_round, came.model, outcome, metrics)
+
+    def _stepped(
+        self,
+        round: Round,
+        server_round: int,
+        model: Model,
+        outcome: Outcome,
+        metrics: Mapping[str, Any],
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The step of the wrapped strategy, on the arrays that clients sent."""
+        moved = {**round.model.arrays, **model.moved(outcome.d, outcome.buffers)}
+        arrays, told = step_of(self.strategy, server_round, round.template, moved, metrics)
+        if arrays is not None:  # an optimiser has no business with counters and what was not sent
+            sent = next(iter(round.template.content.array_records.values()))
+            kept = round.model.arrays.keys() - model.arrays.keys()
+            arrays.update({name: Array(moved[name]) for name in model.buffers})
+            arrays.update({name: sent[name] for name in kept})
+        return arrays, told
 
     def _hand_on(self, report: RoundReport) -> None:
         """Call the user's function; an error in it does not end the run."""
@@ -310,25 +326,7 @@ class UnbiasedSampling(Strategy):
             replies = sorted_replies(round, again)
         return replies
 
-    def _heard(
-        self,
-        combination: Combination,
-        contents: Mapping[int, RecordDict],
-        refused: dict[int, Refusal],
-    ) -> dict[int, list[MetricRecord]]:
-        """Add what is an update; the metrics of those clients, by position."""
-        heard = {}
-        for position, content in contents.items():
-            try:
-                reply = received(content)
-                norm = _reported_norm(content) if self.updates.tells else None
-                combination.add(Answer(position, reply.arrays, norm))
-                heard[position] = reply.metrics
-            except BadReplyError as error:
-                refused[position] = Refusal(Silence.REFUSED, str(error))
-        return heard
-
-    def _measured(self, round: Round, heard: dict[int, list[MetricRecord]]) -> Mapping[str, Any]:
+    def _measured(self, round: Round, heard: Mapping[int, list[MetricRecord]]) -> Mapping[str, Any]:
         """By clients, averaged by coefficient in the way of the wrapped strategy."""
         factors, key = round.cohort.coefficients.tolist(), self.strategy.weighted_by_key
         told = [
@@ -385,10 +383,6 @@ class UnbiasedSampling(Strategy):
 
 def _say(level: int, line: str) -> None:
     log(level, "kvib: %s", line)
-
-
-def _reported_norm(content: RecordDict) -> Any:
-    return content.config_records.get("kvib", ConfigRecord()).get("norm")
 
 
 def _checked_deadline(seconds: float | None) -> float | None:

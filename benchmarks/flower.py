@@ -1,0 +1,181 @@
+"""What the Flower adapter costs a server: CPU per round of stock, wrapped and journalled FedAvg.
+
+python benchmarks/flower.py --out benchmarks/results
+python benchmarks/flower.py --parameters 1000 100000 --clients 20 --rounds 5 --out /tmp/quick
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from logging import ERROR
+from pathlib import Path
+from typing import Any, cast
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import FLOWER_LOGGER
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.supercore.task_identity import TaskIdentity
+
+import tables
+from kvib.integrations.flower import UnbiasedSampling
+from tables import Row
+
+TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+
+ROOM = 10**9
+"""Bytes of the different replies. Where all of a round have more, some clients send the same bytes:
+no cache holds them, and strategies do not notice."""
+LAYERS, BIASES = 2, 16
+"""A matrix and a few biases each. Stock FedAvg takes 20 µs more for every array of a reply, so a
+model of many arrays is easier for us."""
+CLIENTS = 5
+"""In all, for each that is drawn."""
+WARM = 3
+"""Rounds that are not timed: the first meets all clients, and compiles."""
+
+
+def model(parameters: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Arrays in single precision that have this many numbers together."""
+    sizes = np.diff(np.linspace(0, parameters, LAYERS + 1).astype(int))
+    arrays: dict[str, Any] = {}
+    for layer, size in enumerate(sizes):
+        arrays[f"{layer}.weight"] = rng.normal(size=size - BIASES)
+        arrays[f"{layer}.bias"] = rng.normal(size=BIASES)
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def trained(arrays: dict[str, Any], rng: np.random.Generator) -> ArrayRecord:
+    """A client's model: somewhere near."""
+    return as_record(
+        {
+            name: array + np.float32(0.01) * rng.standard_normal(array.shape, np.float32)
+            for name, array in arrays.items()
+        }
+    )
+
+
+def as_record(arrays: dict[str, Any]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+class Replying:
+    """A grid of nodes that answer at once, with models made before."""
+
+    def __init__(self, nodes: int, replies: list[ArrayRecord]) -> None:
+        self._nodes, self._replies, self._sent = nodes, replies, 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(1, self._nodes + 1)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return [self._reply(message) for message in messages]
+
+    def _reply(self, message: Message) -> Message:
+        self._sent += 1
+        message.metadata.__dict__["_message_id"] = f"message {self._sent}"
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type.startswith("query"):
+            said = ConfigRecord({"key": node, "size": 10.0 + node % 7})
+            return Message(RecordDict({"kvib": said}), reply_to=message)
+        metrics = MetricRecord({"num-examples": 10 + node % 7, "loss": 0.5})
+        content = {"arrays": self._replies[node % len(self._replies)], "metrics": metrics}
+        return Message(RecordDict(cast(Any, content)), reply_to=message)
+
+
+class Run:
+    """A strategy at work, and what its rounds take."""
+
+    def __init__(self, strategy: Strategy, grid: Replying, arrays: ArrayRecord) -> None:
+        self._strategy, self._grid, self._arrays = strategy, cast(Grid, grid), arrays
+        self._seconds: list[float] = []
+
+    def play(self) -> None:
+        """One round; its CPU time outside the grid, of all threads."""
+        round, arrays = len(self._seconds) + 1, self._arrays
+        begun = time.process_time()
+        messages = self._strategy.configure_train(round, arrays, ConfigRecord(), self._grid)
+        messages = list(messages)
+        configured = time.process_time()
+        replies = self._grid.send_and_receive(messages)
+        received = time.process_time()
+        moved, _ = self._strategy.aggregate_train(round, replies)
+        self._seconds.append(configured - begun + time.process_time() - received)
+        assert moved is not None
+        self._arrays = moved
+
+    @property
+    def milliseconds(self) -> float:
+        """The median round."""
+        return 1e3 * float(np.median(self._seconds[WARM:]))
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Flower's log lines of each round cost CPU, too, and are the same for all."""
+    before = FLOWER_LOGGER.level
+    FLOWER_LOGGER.setLevel(ERROR)
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.setLevel(before)
+
+
+def compared(parameters: int, drawn: int, rounds: int, folder: Path) -> Row:
+    """Three strategies that take turns."""
+    rng = np.random.default_rng([parameters, drawn])
+    arrays = model(parameters, rng)
+    different = max(2, min(drawn, ROOM // (4 * parameters)))
+    grid = Replying(CLIENTS * drawn, [trained(arrays, rng) for _ in range(different)])
+    with silent():
+        stock, inner, durable = (
+            FedAvg(drawn / (CLIENTS * drawn), 0.0, drawn, 0, drawn) for _ in range(3)
+        )
+        journalled = UnbiasedSampling(durable, journal=folder / f"{parameters}-{drawn}.kvib")
+        strategies = [stock, UnbiasedSampling(inner), journalled]
+        runs = [Run(strategy, grid, as_record(arrays)) for strategy in strategies]
+        for _ in range(WARM + rounds):
+            for run in runs:
+                run.play()
+        journalled.close()
+    plain, wrapped, kept = (run.milliseconds for run in runs)
+    return {
+        "parameters": parameters,
+        "K": drawn,
+        "stock ms": plain,
+        "wrapped ms": wrapped,
+        "journalled ms": kept,
+        "wrapped / stock": wrapped / plain,
+        "journalled / stock": kept / plain,
+        "rounds": rounds,
+        "different replies": different,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--parameters", type=int, nargs="+", default=[10**k for k in range(3, 8)])
+    parser.add_argument("--clients", type=int, nargs="+", default=[20, 100], help="drawn, K")
+    parser.add_argument("--rounds", type=int, default=21, help="timed, of each strategy")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [
+            compared(parameters, drawn, given.rounds, Path(folder))
+            for drawn in given.clients
+            for parameters in given.parameters
+        ]
+    results = {"CPU of a round: stock FedAvg, wrapped, and with a journal": rows}
+    tables.publish(given.out / "flower", tables.environment(), results)
+
+
+if __name__ == "__main__":
+    main()
