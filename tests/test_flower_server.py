@@ -10,13 +10,13 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp import strategy as strategies
-from kvib.integrations.spread import Spread
 
 import kvib
 from flower_grid import LocalGrid, numbers, one_round, partitions, record, shifting_app
 from kvib import compiled
 from kvib.integrations.flower import UnbiasedSampling, Visible
 from kvib.integrations.flower.records import Unwritten, unwritten, written
+from kvib.spread import Spread
 
 N = 6
 SIZES = [10.0, 20, 30, 40, 5, 100]

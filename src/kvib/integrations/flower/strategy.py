@@ -270,9 +270,8 @@ class UnbiasedSampling(Strategy):
         unheard = keys_of(round, came.refused)
         self.fleet.refused = {key: refusal.why for key, refusal in unheard.items()}
         self._watch.answers(drawn, unheard)
-        measured = self._measured(
-            round, came.metrics
-        )  # may raise in a user's function: before we learn
+        # a user's function may raise here: the sampler has not learned yet
+        measured = self._measured(round, came.metrics)
         outcome = None
         if self._watch.is_quorum(drawn, len(heard)):
             outcome = came.combination.finish()
