@@ -11,6 +11,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common.logger import FLOWER_LOGGER
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
@@ -391,6 +392,24 @@ def test_a_deadline_takes_the_place_of_the_timeout():
     inner = FedAvg(fraction_evaluate=0.0)
     sampling(inner=inner, deadline=7.5, query_timeout=3).start(grid, X, num_rounds=2, timeout=99)
     assert set(grid.timeouts) == {3, 7.5}
+
+
+def test_a_mod_that_clips_for_a_server_that_does_not_ask_ends_the_run(log):
+    """`fixedclipping_mod` belongs to a strategy that kvib refuses to wrap."""
+    strategy, grid = sampling(patience=3), fleet(20, mods=[fixedclipping_mod])
+    with pytest.raises(NothingUsableError, match=r"3 rounds in a row.*KEY_CLIPPING_NORM|clipping"):
+        play(strategy, grid, 5)
+    assert log(logging.WARNING, "joined without a name of their own")
+
+
+def test_noise_of_a_local_mod_passes_through():
+    """Each client clips and adds noise itself: steps stay bounded, and weights are equal."""
+    mod = LocalDpMod(clipping_norm=0.5, sensitivity=0.01, epsilon=1.0, delta=1e-5)
+    strategy, grid = sampling(budget=20, guard=None), fleet(20, mods=[mod])
+    for arrays, told in play(strategy, grid, 5):
+        assert told["kvib-missing"] == 0
+        assert np.linalg.norm(numbers(arrays)["w"]) < 1
+    assert strategy.sampler.weights == pytest.approx(np.full(20, 0.05))
 
 
 # What a configuration file can say, and what the core has
