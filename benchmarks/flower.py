@@ -8,11 +8,13 @@ import argparse
 import os
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from logging import ERROR
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
@@ -112,6 +114,17 @@ class Run:
         assert moved is not None
         self._arrays = moved
 
+    def peak(self) -> int:
+        """Bytes that adding up the replies of one more round takes at most."""
+        messages = self._strategy.configure_train(99, self._arrays, ConfigRecord(), self._grid)
+        replies = self._grid.send_and_receive(list(messages))
+        tracemalloc.start()
+        try:
+            self._strategy.aggregate_train(99, replies)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
     @property
     def milliseconds(self) -> float:
         """The median round."""
@@ -160,6 +173,29 @@ def compared(parameters: int, drawn: int, rounds: int, folder: Path) -> Row:
     }
 
 
+def without_numba(parameters: int, drawn: int, rounds: int, folder: Path) -> Row:
+    """The same where the two passes over replies are NumPy's."""
+    with patch("kvib.compiled.available", lambda: False):
+        return compared(parameters, drawn, rounds, folder)
+
+
+def memory(parameters: int, drawn: int) -> Row:
+    """The peak of memory of `aggregate_train` beyond the replies, in models of single precision."""
+    rng = np.random.default_rng(parameters)
+    arrays = model(parameters, rng)
+    grid = Replying(CLIENTS * drawn, [trained(arrays, rng) for _ in range(drawn)])
+    peaks = {}
+    with silent():
+        for name, strategy in {
+            "stock": FedAvg(1 / CLIENTS, 0.0, drawn, 0, drawn),
+            "wrapped": UnbiasedSampling(FedAvg(1 / CLIENTS, 0.0, drawn, 0, drawn)),
+        }.items():
+            run = Run(strategy, grid, as_record(arrays))
+            run.play()
+            peaks[name] = run.peak() / (4 * parameters)
+    return {"parameters": parameters, "K": drawn, **{f"{n}, models": p for n, p in peaks.items()}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
@@ -168,12 +204,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21, help="timed, of each strategy")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "plain").mkdir()
         rows = [
             compared(parameters, drawn, given.rounds, Path(folder))
             for drawn in given.clients
             for parameters in given.parameters
         ]
-    results = {"CPU of a round: stock FedAvg, wrapped, and with a journal": rows}
+        plain = [
+            without_numba(parameters, 20, given.rounds, Path(folder) / "plain")
+            for parameters in given.parameters
+            if 10**5 <= parameters <= 10**6
+        ]
+    results = {
+        "CPU of a round: stock FedAvg, wrapped, and with a journal": rows,
+        "The same without numba": plain,
+        "Peak of memory beyond the replies": [memory(10**6, drawn) for drawn in given.clients],
+    }
     tables.publish(given.out / "flower", tables.environment(), results)
 
 

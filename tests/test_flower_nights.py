@@ -151,6 +151,16 @@ def test_clients_that_vanish_in_mid_round_are_asked_again(log):
     assert strategy.cohort.coefficients == pytest.approx(straight.cohort.coefficients)
 
 
+@pytest.mark.parametrize(("deadline", "missing"), [(None, 0), (5.0, 10)])
+def test_a_cohort_that_is_silent_until_the_timeout_is_asked_once_more(deadline, missing):
+    """Nodes that died with the message and came back never answer it."""
+    strategy, grid = sampling(deadline=deadline), fleet()
+    play(strategy, grid, 2)
+    strategy.configure_train(3, X, ConfigRecord(), grid)
+    _, metrics = strategy.aggregate_train(3, [])
+    assert metrics["kvib-missing"] == missing
+
+
 def test_a_cohort_that_is_gone_while_others_are_there_counts_as_silent():
     strategy, grid = sampling(), fleet()
     play(strategy, grid, 2)

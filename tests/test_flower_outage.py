@@ -100,9 +100,12 @@ def test_a_night_in_production(tmp_path):
         time.sleep(OUTAGE)
         assert len(lines(file)) <= killed + 1
         assert flower.status(run).startswith("running")
+        for i in (0, 1, 2, 4):  # their heartbeats have expired by now
+            flower.start_supernode(i)
+        time.sleep(15)
         for i in (0, 1, 2, 4):
-            flower.revive_supernode(i)
-        back = len(lines(file))
+            if flower.supernodes[i].poll() is not None:
+                flower.revive_supernode(i)
         until(lambda: any("site-3" in line["left"] for line in lines(file)[killed:]))
         gone = len(lines(file))
         until(lambda: len(lines(file)) >= gone + 4)
@@ -118,7 +121,7 @@ def test_a_night_in_production(tmp_path):
     losses = [loss(slope, sites) for slope in lines(models)]
     assert max(losses[killed:]) <= 1.1 * loss(before, sites)
     assert losses[-1] <= losses[1]
-    assert max(line["kvib-lost"] for line in rounds[back:]) > 0.1
+    assert max(line["kvib-lost"] for line in rounds[killed:]) > 0.1
 
     assert said.count("waiting for nodes") >= 2  # a line a minute
     assert "joined without a name of their own" in said

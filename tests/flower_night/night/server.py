@@ -41,7 +41,7 @@ def main(grid, context):
         grid,
         ArrayRecord({"slope": Array(np.zeros(3, np.float32))}),
         num_rounds=config["rounds"],
-        timeout=300,
+        timeout=90,
         evaluate_fn=lambda server_round, arrays: keep(folder, arrays),
     )
 

@@ -36,10 +36,9 @@ class Replies(NamedTuple):
     refused: dict[int, Refusal]
 
     @property
-    def cut_off(self) -> bool:
-        """Whether not one client of the cohort could be reached."""
-        kinds = {refusal.kind for refusal in self.refused.values()}
-        return not self.contents and kinds == {Silence.AWAY}
+    def kinds(self) -> set[Silence]:
+        """Why clients were not heard; empty where one was."""
+        return set() if self.contents else {refusal.kind for refusal in self.refused.values()}
 
 
 def sorted_replies(round: Round, replies: Iterable[Message]) -> Replies:

@@ -36,7 +36,7 @@ from kvib.integrations.flower.refusals import averaging, refuse_noise_around
 from kvib.integrations.flower.report import RoundReport, reported
 from kvib.integrations.flower.rounds import Replies, Round, keys_of, sorted_replies
 from kvib.integrations.flower.waiting import nodes_online
-from kvib.integrations.watch import Watch
+from kvib.integrations.watch import Silence, Watch
 from kvib.policies import Forecast, Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
@@ -315,7 +315,7 @@ class UnbiasedSampling(Strategy):
     def _reached(self, round: Round, replies: Replies) -> Replies:
         """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
         attempts = 0
-        while replies.cut_off and self._grid is not None and attempts < ATTEMPTS:
+        while self._grid is not None and self._is_cut_off(replies.kinds, attempts):
             attempts += 1
             messages = self._sent(round, self._online(self._grid))
             if not messages:  # others are online: these clients are gone, not the network
@@ -324,6 +324,17 @@ class UnbiasedSampling(Strategy):
             again = self._grid.send_and_receive(messages, timeout=self._timeout)
             replies = sorted_replies(round, again)
         return replies
+
+    def _is_cut_off(self, kinds: set[Silence], attempts: int) -> bool:
+        """Whether a cohort of which not one client answered is worth another attempt.
+
+        A node that dies with a message and comes back never answers it: a cohort that is silent
+        until the timeout may have been cut off, too. Beyond a deadline it is late.
+        """
+        if kinds == {Silence.AWAY}:
+            return attempts < ATTEMPTS
+        silent = bool(kinds) and Silence.REFUSED not in kinds
+        return silent and attempts == 0 and self._deadline is None
 
     def _measured(self, round: Round, heard: Mapping[int, list[MetricRecord]]) -> Mapping[str, Any]:
         """By clients, averaged by coefficient in the way of the wrapped strategy."""
