@@ -4,7 +4,7 @@ import numpy as np
 
 from kvib import compiled
 from kvib.cohort import FloatArray, IntArray
-from kvib.procedures.pivotal import duel
+from kvib.procedures.pivotal import PLAYS_FOR_ALL, duel
 from kvib.procedures.procedure import Procedure, whole_and_part
 
 _CLOSE = 1e-12
@@ -124,7 +124,7 @@ def _balanced(
 def _neighbours(
     expected: FloatArray, rng: np.random.Generator, variables: FloatArray | None = None
 ) -> IntArray:
-    return duel(expected, rng, lambda at: _in_order(at, variables, rng))
+    return duel(expected, rng, lambda at: _in_order(at, variables, rng), PLAYS_FOR_ALL)
 
 
 balanced = Procedure("balanced", _balanced, uses_variables=True)
