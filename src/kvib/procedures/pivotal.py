@@ -8,7 +8,6 @@ from kvib import compiled
 from kvib.cohort import FloatArray, IntArray
 from kvib.procedures.procedure import Procedure, rounding, whole_and_part
 
-
 PLAYS_FOR_ALL, LEAVES_NOTHING = 1.0, -1.0
 """What a duel is when a + b is 1 but for rounding: one of the two kinds, with a random number that
 says the opposite. Both keep the means. Every budget that is whole ends in such a duel, so the last
