@@ -9,6 +9,7 @@ import numpy as np
 
 from kvib import intact
 from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.digits import rounded
 from kvib.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, ORDINARY, POSITIVE, Range, demand
 from kvib.policies.policy import Exploration, Forecasts, Policy, Setting
 from kvib.procedures import pivotal
@@ -164,7 +165,7 @@ class Forecast(Policy[ForecastState]):
     def scores(self, state: ForecastState, ids: IntArray) -> FloatArray:
         """λ·√E‖g‖², up to a common factor."""
         logs = state.log_score[ids] - state.level
-        return np.asarray(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG)))
+        return rounded(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG)))
 
     def check(self, state: ForecastState, clients: int, round: int) -> None:
         """Nothing can be of a later round, and covariances must be some."""

@@ -4,11 +4,14 @@ import numpy as np
 
 from kvib import compiled
 from kvib.cohort import FloatArray, IntArray
-from kvib.procedures.pivotal import duel
+from kvib.procedures.pivotal import PLAYS_FOR_ALL, duel
 from kvib.procedures.procedure import Procedure, whole_and_part
 
 _CLOSE = 1e-12
 """Probabilities this near to 0 or 1, in units of what they were, have arrived."""
+
+_ALIKE = 1e-9
+"""Numbers whose relative difference is smaller are equal but for rounding."""
 
 
 def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Generator) -> int:
@@ -94,9 +97,22 @@ def _in_order(at: IntArray, variables: FloatArray | None, rng: np.random.Generat
     if variables is None:
         return at[rng.permutation(len(at))]
     x = variables[at] - variables[at].mean(axis=0)
-    axis = np.linalg.eigh(x.T @ x).eigenvectors[:, -1]
-    axis *= np.sign(axis[np.abs(axis).argmax()])  # either sign is an eigenvector
-    return at[np.argsort(x @ axis, kind="stable")]
+    along = x @ _axis(x.T @ x)
+    unit = np.abs(along).max() * _ALIKE  # clients alike are in the order of their ids
+    return at[np.argsort(np.rint(along / unit) if unit > 0 else along, kind="stable")]
+
+
+def _axis(spread: FloatArray) -> FloatArray:
+    """An eigenvector of the largest eigenvalue, whose largest component is positive.
+
+    Either sign is an eigenvector, and where eigenvalues are equal so is any mixture. Their span is
+    one in all cases, and the projection of a unit vector on it too, whatever a library returns.
+    """
+    values, vectors = np.linalg.eigh(spread)
+    top = vectors[:, values >= (1 - _ALIKE) * values[-1]]
+    onto = top @ top.T
+    lengths = np.diag(onto)
+    return np.asarray(onto[np.argmax(lengths >= (1 - _ALIKE) * lengths.max())])  # the first
 
 
 def _balanced(
@@ -124,7 +140,7 @@ def _balanced(
 def _neighbours(
     expected: FloatArray, rng: np.random.Generator, variables: FloatArray | None = None
 ) -> IntArray:
-    return duel(expected, rng, lambda at: _in_order(at, variables, rng))
+    return duel(expected, rng, lambda at: _in_order(at, variables, rng), PLAYS_FOR_ALL)
 
 
 balanced = Procedure("balanced", _balanced, uses_variables=True)

@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike
 
 from kvib.cohort import Cohort, FloatArray, IntArray, Pairs
 
+_CLOSE = 1e-12
+"""Expected counts this near to the cap have reached it."""
+
 
 @dataclass(frozen=True, repr=False)
 class Procedure:
@@ -95,13 +98,17 @@ class Procedure:
         e = np.asarray(expected, dtype=np.float64)
         if e.ndim != 1 or len(e) == 0:
             raise ValueError(f"expected has shape {e.shape}; give one number per client")
-        if not ((e >= 0) & (e <= self.cap + 1e-12)).all():  # NaN fails too
-            bad = int(np.flatnonzero(~((e >= 0) & (e <= self.cap + 1e-12)))[0])
+        most = e.max()
+        if not (e.min() >= 0 and most <= self.cap + _CLOSE):  # NaN fails too
+            bad = int(np.flatnonzero(~((e >= 0) & (e <= self.cap + _CLOSE)))[0])
             raise ValueError(
                 f"expected count {e[bad]} of client {bad} is not between 0 and {self.cap:g}; "
                 "kvib.waterfill turns scores into valid ones"
             )
-        return np.minimum(e, self.cap)
+        # Whoever is at the cap but for rounding is at the cap: one client more among those that
+        # chance decides would give every random number another meaning.
+        certain = self.cap - _CLOSE
+        return np.where(e > certain, self.cap, e) if most > certain else e.copy()
 
     def __repr__(self) -> str:
         return self.name
@@ -113,9 +120,14 @@ def whole_and_part(total: float, terms: int) -> tuple[int, float]:
     A budget of 10 must give cohorts of exactly 10 although Σp is 10.000000000000002.
     """
     nearest = round(total)
-    if abs(total - nearest) <= 4 * math.ulp(max(total, 1.0)) * math.sqrt(terms) + 1e-12 * total:
+    if abs(total - nearest) <= rounding(total, terms):
         return nearest, 0.0
     return math.floor(total), total - math.floor(total)
+
+
+def rounding(total: float, terms: int) -> float:
+    """How far a sum of `terms` floats may be from what it is in exact arithmetic."""
+    return 4 * math.ulp(max(total, 1.0)) * math.sqrt(terms) + 1e-12 * total
 
 
 def random_size(expected: FloatArray, rng: np.random.Generator) -> int:
