@@ -1102,22 +1102,29 @@ def test_no_norm_no_answer(lie):
 
 
 def test_a_liar_is_drawn_no_more_often_than_the_guard_allows():
+    """The least likely of the honest clients after ten rounds of lies, a median over five seeds."""
+
     def lying(reply):
         reply.content["kvib"] = ConfigRecord({"norm": 1e9})
         return reply
 
-    lies = {}
-    for guard in (None, kvib.Guard(2.0)):
-        strategy = sampling(updates=Hidden(complete=False), budget=2, guard=guard)
+    def played(guard, rounds, seed):
+        strategy = sampling(updates=Hidden(complete=False), budget=2, guard=guard, seed=seed)
         grid = LocalGrid(shifting_app(UPDATES, mods=[scaled_update]), partitions(N))
-        for t in range(1, 101):
+        for t in range(1, rounds + 1):
             if t == 5:
                 calm, grid.fails = strategy.sampler.usual_step, {node_of(grid, 4): lying}
             one_round(strategy, grid, record(**MODEL), t)
-            if t == 15:
-                lies[guard] = strategy.sampler.probabilities(available=np.arange(N))
-    assert lies[kvib.Guard(2.0)][:4].min() > 3 * lies[None][:4].min()
-    assert strategy.sampler.usual_step < 2 * calm  # a lie told again and again is no usual step
+        return strategy.sampler, calm
+
+    least = {}
+    for guard in (None, kvib.Guard(2.0)):
+        samplers = [played(guard, 15, seed)[0] for seed in range(5)]
+        p = [sampler.probabilities(available=np.arange(N)) for sampler in samplers]
+        least[guard] = np.median([each[:4].min() for each in p])
+    assert least[kvib.Guard(2.0)] > 3 * least[None]
+    sampler, calm = played(kvib.Guard(2.0), 100, 0)
+    assert sampler.usual_step < 2 * calm  # a lie told again and again is no usual step
 
 
 # State

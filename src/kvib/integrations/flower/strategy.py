@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
 from kvib import names
 from kvib.cohort import Cohort
 from kvib.integrations.arrays import Model, running_statistics
 from kvib.integrations.budgets import Budgets, budget_of
-from kvib.integrations.combining import Hidden, Outcome, Visible, alike, averaged
+from kvib.integrations.combining import Hidden, Outcome, Visible
 from kvib.integrations.fleet import (
     EstimateAvailability,
     Fleet,
@@ -28,23 +27,20 @@ from kvib.integrations.fleet import (
     Plan,
     usual_guard,
 )
-from kvib.integrations.flower.asking import ask
 from kvib.integrations.flower.gathering import gathered
 from kvib.integrations.flower.inner import message_of, step_of
+from kvib.integrations.flower.metrics import averages, measured
 from kvib.integrations.flower.records import to_arrays
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
 from kvib.integrations.flower.report import RoundReport, reported
-from kvib.integrations.flower.rounds import Replies, Round, keys_of, sorted_replies
-from kvib.integrations.flower.waiting import nodes_online
-from kvib.integrations.watch import Silence, Watch
+from kvib.integrations.flower.rounds import Round, keys_of, sorted_replies
+from kvib.integrations.flower.sending import Sender
+from kvib.integrations.watch import Watch
 from kvib.policies import Forecast, Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
 from kvib.rates import EstimatedRate
 from kvib.sampler import Sampler
-
-ATTEMPTS = 5
-"""Times that a cohort which was cut off is asked again before the round counts as silent."""
 
 
 class UnbiasedSampling(Strategy):
@@ -145,10 +141,9 @@ class UnbiasedSampling(Strategy):
                 variables=variables,
             )
         )
-        self.updates, self._is_buffer, self._query_timeout = updates, buffers, query_timeout
+        self.updates, self._is_buffer, self._on_round = updates, buffers, on_round
+        self._sender = Sender(self.fleet, self.strategy, updates, query_timeout, deadline)
         self._watch = Watch(_say, quorum, patience)
-        self._deadline, self._timeout = _checked_deadline(deadline), deadline
-        self._on_round = on_round
         self.cohort: Cohort | None = None
         """The cohort of the last round."""
         self.last: RoundReport | None = None
@@ -186,8 +181,8 @@ class UnbiasedSampling(Strategy):
         **kwargs: Any,
     ) -> Result:
         """Run the rounds, as `Strategy.start` does; `deadline` takes the place of `timeout`."""
-        self._timeout = timeout if self._deadline is None else self._deadline
-        return super().start(grid, initial_arrays, num_rounds, self._timeout, *args, **kwargs)
+        seconds = self._sender.begin(timeout)
+        return super().start(grid, initial_arrays, num_rounds, seconds, *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -201,7 +196,7 @@ class UnbiasedSampling(Strategy):
         template = message_of(self.strategy, server_round, arrays, config, grid)
         if template is None:
             return []
-        online = self._online(grid)
+        online = self._sender.online(grid)
         cohort = self.fleet.draw(online)
         if cohort is None:
             log(INFO, "kvib: no client is online; the model stays")
@@ -217,61 +212,30 @@ class UnbiasedSampling(Strategy):
         )
         self.cohort = cohort
         log(INFO, "kvib: drew %d clients, %d nodes online", len(cohort), len(online))
-        return self._sent(round, online)
+        return self._sender.messages(round, online)
 
     def _model(self, sent: ArrayRecord) -> Model:
         arrays = to_arrays(sent)
         return Model(arrays, {name for name, a in arrays.items() if self._is_buffer(name, a)})
-
-    def _sent(self, round: Round, online: set[int]) -> list[Message]:
-        """Messages to those of a cohort who are online."""
-        round.sent = {}
-        for position, key in enumerate(round.keys):
-            node = self.fleet.address(key)
-            if isinstance(node, int) and node in online:
-                round.sent[position] = self._addressed(round, position, node)
-        return list(round.sent.values())
-
-    def _addressed(self, round: Round, position: int, node: int) -> Message:
-        metadata, content = round.template.metadata, round.template.content
-        if self.updates.tells:
-            told = ConfigRecord(
-                {
-                    "coefficient": float(round.cohort.coefficients[position]),
-                    "position": position,
-                    "size": len(round.cohort),
-                    "round": round.cohort.round,
-                    "buffers": sorted(round.model.buffers),
-                }
-            )
-            content = RecordDict({**content, "kvib": told})
-        return Message(content, node, metadata.message_type, ttl=metadata.ttl)
-
-    def _online(self, grid: Grid) -> set[int]:
-        """Node ids, once there are enough of them and all of them were asked who they are."""
-        wanted = max(self.strategy.min_available_nodes, self.strategy.min_train_nodes)
-
-        def is_enough(online: set[int]) -> bool:
-            self.fleet.meet(ask(grid, self.fleet.strangers(online), self._query_timeout))
-            return bool(self.fleet.clients(online))
-
-        return nodes_online(grid, wanted, is_enough)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Estimate the step of full participation, and let the wrapped strategy take it."""
         round, self._round = self._round, None
-        if round is None or self.sampler is None:
+        if round is None or self.sampler is None or self._grid is None:
             return None, None
-        replied = self._reached(round, sorted_replies(round, replies))
+        replied = self._sender.reached(self._grid, round, sorted_replies(round, replies))
         came = gathered(self.updates, self.sampler, round, replied)
         drawn, heard = len(round.cohort), list(came.metrics)
         unheard = keys_of(round, came.refused)
         self.fleet.refused = {key: refusal.why for key, refusal in unheard.items()}
         self._watch.answers(drawn, unheard)
+        records = measured(came.metrics, round.cohort.coefficients.tolist())
+        key = self.strategy.weighted_by_key
+        self.fleet.compare(record[key] for record, _ in records if key in record)
         # a user's function may raise here: the sampler has not learned yet
-        measured = self._measured(round, came.metrics)
+        means = averages(self.strategy, records)
         outcome = None
         if self._watch.is_quorum(drawn, len(heard)):
             outcome = came.combination.finish()
@@ -280,7 +244,7 @@ class UnbiasedSampling(Strategy):
         said = (self.refused, outcome, self.fleet.standing, self._news)
         report = self.last = reported(round, server_round, heard, *said)
         self._hand_on(report)
-        metrics = {**measured, **report.metrics()}
+        metrics = {**means, **report.metrics()}
         if outcome is None:
             return None, MetricRecord(metrics)
         return self._stepped(round, server_round, came.model, outcome, metrics)
@@ -311,49 +275,6 @@ class UnbiasedSampling(Strategy):
             self._on_round(report)
         except Exception as error:  # a dashboard must not stop a training
             log(WARNING, "kvib: on_round failed in round %d: %r", report.round, error)
-
-    def _reached(self, round: Round, replies: Replies) -> Replies:
-        """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
-        attempts = 0
-        while self._grid is not None and self._is_cut_off(replies.kinds, attempts):
-            attempts += 1
-            messages = self._sent(round, self._online(self._grid))
-            if not messages:  # others are online: these clients are gone, not the network
-                break
-            log(INFO, "kvib: no drawn client was reached; they are asked again")
-            again = self._grid.send_and_receive(messages, timeout=self._timeout)
-            replies = sorted_replies(round, again)
-        return replies
-
-    def _is_cut_off(self, kinds: set[Silence], attempts: int) -> bool:
-        """Whether a cohort of which not one client answered is worth another attempt.
-
-        A node that dies with a message and comes back never answers it: a cohort that is silent
-        until the timeout may have been cut off, too. Beyond a deadline it is late.
-        """
-        if kinds == {Silence.AWAY}:
-            return attempts < ATTEMPTS
-        silent = bool(kinds) and Silence.REFUSED not in kinds
-        return silent and attempts == 0 and self._deadline is None
-
-    def _measured(self, round: Round, heard: Mapping[int, list[MetricRecord]]) -> Mapping[str, Any]:
-        """By clients, averaged by coefficient in the way of the wrapped strategy."""
-        factors, key = round.cohort.coefficients.tolist(), self.strategy.weighted_by_key
-        told = [
-            (dict(records[0]), factors[position])
-            for position, records in heard.items()
-            if len(records) == 1
-        ]
-        self.fleet.compare(record[key] for record, _ in told if key in record)
-        function = self.strategy.train_metrics_aggr_fn
-        if told and function is not aggregate_metricrecords:
-            shared = alike([record for record, _ in told])
-            contents = [
-                RecordDict({"metrics": MetricRecord({**{n: r[n] for n in shared}, key: weight})})
-                for r, weight in told
-            ]
-            return function(contents, key)
-        return {name: mean for name, mean in averaged(told).items() if name != key}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -393,12 +314,6 @@ class UnbiasedSampling(Strategy):
 
 def _say(level: int, line: str) -> None:
     log(level, "kvib: %s", line)
-
-
-def _checked_deadline(seconds: float | None) -> float | None:
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"deadline={seconds} is not a positive number of seconds")
-    return seconds
 
 
 class KVibFedAvg(UnbiasedSampling):

@@ -1,0 +1,109 @@
+"""The way to the nodes of a drawn cohort and back, also through an outage."""
+
+from logging import INFO
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from kvib.integrations.combining import Hidden, Visible
+from kvib.integrations.fleet import Fleet
+from kvib.integrations.flower.asking import ask
+from kvib.integrations.flower.rounds import Replies, Round, sorted_replies
+from kvib.integrations.flower.waiting import nodes_online
+from kvib.integrations.watch import Silence
+
+ATTEMPTS = 5
+"""Times that a cohort which was cut off is asked again before the round counts as silent."""
+
+
+class Sender:
+    """Finds out who is online, addresses a cohort, and asks again where an outage cut it off.
+
+    Args:
+        fleet: the clients.
+        strategy: the wrapped one, which says how many nodes a round needs.
+        updates: whether clients must know their coefficients.
+        query_timeout: seconds to wait for new nodes to introduce themselves.
+        deadline: seconds for the answers of a round; None: the timeout of `Strategy.start`.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        strategy: FedAvg,
+        updates: Visible | Hidden,
+        query_timeout: float,
+        deadline: float | None,
+    ) -> None:
+        if deadline is not None and not deadline > 0:
+            raise ValueError(f"deadline={deadline} is not a positive number of seconds")
+        self._fleet, self._strategy, self._updates = fleet, strategy, updates
+        self._query_timeout, self._deadline = query_timeout, deadline
+        self.timeout = deadline
+        """Seconds for the answers of a round."""
+
+    def begin(self, timeout: float) -> float:
+        """The timeout of a run, given the one that `Strategy.start` was given."""
+        self.timeout = timeout if self._deadline is None else self._deadline
+        return self.timeout
+
+    def online(self, grid: Grid) -> set[int]:
+        """Node ids, once there are enough of them and all of them were asked who they are."""
+        wanted = max(self._strategy.min_available_nodes, self._strategy.min_train_nodes)
+
+        def is_enough(online: set[int]) -> bool:
+            strangers = self._fleet.strangers(online)
+            self._fleet.meet(ask(grid, strangers, self._query_timeout))
+            return bool(self._fleet.clients(online))
+
+        return nodes_online(grid, wanted, is_enough)
+
+    def messages(self, round: Round, online: set[int]) -> list[Message]:
+        """Messages to those of a cohort who are online."""
+        round.sent = {}
+        for position, key in enumerate(round.keys):
+            node = self._fleet.address(key)
+            if isinstance(node, int) and node in online:
+                round.sent[position] = self._addressed(round, position, node)
+        return list(round.sent.values())
+
+    def _addressed(self, round: Round, position: int, node: int) -> Message:
+        metadata, content = round.template.metadata, round.template.content
+        if self._updates.tells:
+            told = ConfigRecord(
+                {
+                    "coefficient": float(round.cohort.coefficients[position]),
+                    "position": position,
+                    "size": len(round.cohort),
+                    "round": round.cohort.round,
+                    "buffers": sorted(round.model.buffers),
+                }
+            )
+            content = RecordDict({**content, "kvib": told})
+        return Message(content, node, metadata.message_type, ttl=metadata.ttl)
+
+    def reached(self, grid: Grid, round: Round, replies: Replies) -> Replies:
+        """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
+        attempts = 0
+        while self._is_cut_off(replies.kinds, attempts):
+            attempts += 1
+            messages = self.messages(round, self.online(grid))
+            if not messages:  # others are online: these clients are gone, not the network
+                break
+            log(INFO, "kvib: no drawn client was reached; they are asked again")
+            again = grid.send_and_receive(messages, timeout=self.timeout)
+            replies = sorted_replies(round, again)
+        return replies
+
+    def _is_cut_off(self, kinds: set[Silence], attempts: int) -> bool:
+        """Whether a cohort of which not one client answered is worth another attempt.
+
+        A node that dies with a message and comes back never answers it: a cohort that is silent
+        until the timeout may have been cut off, too. Beyond a deadline it is late.
+        """
+        if kinds == {Silence.AWAY}:
+            return attempts < ATTEMPTS
+        silent = bool(kinds) and Silence.REFUSED not in kinds
+        return silent and attempts == 0 and self._deadline is None
