@@ -1,7 +1,7 @@
 """Clients that are met at run time, and the sampler over them. Knows no framework."""
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from kvib.integrations.offline import (
     shown,
 )
 from kvib.integrations.plan import Guards, Opened, Plan, usual_guard
+from kvib.integrations.roster import Address, Introduction, Roster
 from kvib.integrations.sizes import Sizes
 from kvib.policies import Policy
 from kvib.population import Key
@@ -38,24 +39,7 @@ __all__ = [
     "usual_guard",
 ]
 
-Address = Hashable
-"""Where a client is reached now; what it is called for good is its key."""
-LONGEST_WAIT = 64
-"""Rounds until a node that does not say who it is is asked again."""
-ASK_AGAIN = 100
-"""Rounds after which clients that reported a size are asked for it again."""
 _NOT_ONE = np.empty(0, np.int64)
-
-
-class Introduction(NamedTuple):
-    """What a client said of itself."""
-
-    address: Address
-    key: Key
-    size: float | None = None
-    """How much data it has; None: it did not say."""
-    named: bool = True
-    """Whether the key is the client's own. If not, it is a new client after every restart."""
 
 
 class News(NamedTuple):
@@ -91,21 +75,12 @@ class Fleet:
         self.standing = Standing(0, 0.0, 0.0, [])
         self.sizes = Sizes(plan.max_weight)
         self._opened: Opened | None = None
-        self._online: set[Address] = set()
-        self._keys: dict[Address, Key | None] = {}
-        self._addresses: dict[Key, Address] = {}
+        self._roster = Roster()
         self._weights: dict[Key, float] = {}
         """What each client counts as."""
         self._reweighed: dict[Key, float] = {}
         """Weights that `reweigh` was given; they count more than what clients report."""
         self._absences = Absences()
-        self._left: set[Key] = set()
-        """Who was told to leave, and is not to come back by being online."""
-        self._asked = 0
-        self._waits: dict[Address, tuple[int, int]] = {}
-        """For nodes that did not say who they are: how long to wait, and until when."""
-        self._answered: dict[Address, int] = {}
-        """When each client last reported its size."""
         self._steady: tuple[set[Address], IntArray] | None = None
         """The nodes of a round in which all clients were there, and their ids."""
         self._unnamed = False
@@ -118,39 +93,16 @@ class Fleet:
         return None if self._opened is None else self._opened.sampler
 
     def strangers(self, online: Iterable[Address]) -> list[Any]:
-        """Nodes to be asked who they are, once a round; who does not say, less and less often.
-
-        Clients that reported a size are among them now and then: their data may have grown.
-        """
-        self._asked += 1
-        self._online = set(online)
-        due = [
-            address
-            for address in self._online
-            if self._answered.get(address, self._asked) <= self._asked - ASK_AGAIN
-            and self._keys.get(address) not in self._left
-        ]
-        for address in due:  # whatever it answers: not again at once
-            self._answered[address] = self._asked
-        for address in self._online - self._keys.keys():
-            wait, until = self._waits.get(address, (0, 0))
-            if until <= self._asked:
-                wait = min(2 * wait, LONGEST_WAIT) or 1
-                self._waits[address] = wait, self._asked + wait
-                due.append(address)
-        return sorted(due)
+        """Nodes to be asked who they are, once a round; see `Roster`."""
+        return self._roster.strangers(online)
 
     def address(self, key: Key) -> Address | None:
         """Where a client was seen last; None if it was not seen since the start."""
-        return self._addresses.get(key)
+        return self._roster.address(key)
 
     def clients(self, online: Collection[Address]) -> list[Key]:
         """Clients at these addresses that can be drawn."""
-        return [
-            key
-            for key, address in self._addresses.items()
-            if address in online and key not in self._left
-        ]
+        return self._roster.clients(online)
 
     def meet(self, introductions: Iterable[Introduction]) -> None:
         """Take in clients: new ones join, known ones are found at their new address."""
@@ -158,8 +110,7 @@ class Fleet:
         taken: dict[Key, Introduction] = {}
         strange: dict[str, list[Key]] = {}
         for one in heard:
-            self._waits.pop(one.address, None)
-            self._keys[one.address] = None
+            self._roster.heard(one.address)
             if one.key in taken:
                 self._say_twice(one.key)
                 continue
@@ -173,10 +124,9 @@ class Fleet:
         for problem, keys in strange.items():
             warn(f"client {shown(keys)} {problem}")
         for key, one in taken.items():
-            self._move(key, one.address)
+            self._roster.found(one)
             if one.size is not None and self.plan.weights is None:
                 self.sizes.report(key, float(one.size))
-                self._answered[one.address] = self._asked
         if taken:
             self.sizes.suspect()
             self._steady = None
@@ -215,16 +165,6 @@ class Fleet:
             f"none of {len(heard)} clients takes part: they are called {names}, and {lacking}= "
             f"names {shown(getattr(self.plan, lacking))}; 1 and '1' are two names"
         )
-
-    def _move(self, key: Key, address: Address) -> None:
-        before = self._addresses.get(key)
-        if before in self._online and before != address:
-            warn(
-                f"client {key!r} is at {address!r} now, and {before!r} is still online: it was "
-                "restarted, or somebody has taken its name; the new one takes its part"
-            )
-        self._keys[address], self._addresses[key] = key, address
-        self._left.discard(key)
 
     def _weight(self, key: Key) -> float:
         """What a client counts as: what was given, or what it reported."""
@@ -370,7 +310,7 @@ class Fleet:
             raise ValueError("nobody has come yet, so nobody can leave")
         leaving = list(keys)
         self.sampler.leave(leaving)
-        self._left.update(leaving)
+        self._roster.dismiss(leaving)
         self._news.left.extend(leaving)
         self._steady = None
 

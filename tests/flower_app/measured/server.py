@@ -84,6 +84,7 @@ def main(grid, context):
         nonlocal began
         np.save(folder / "model.npy", arrays["x"].numpy())
         if server_round > 0:
+            population = strategy.sampler.keys(range(len(strategy.sampler)))
             line = {
                 "seconds": time.perf_counter() - began,
                 "own": strategy.own,
@@ -91,9 +92,9 @@ def main(grid, context):
                 "cohort": strategy.sampler.keys(strategy.cohort.ids),
                 "coefficients": strategy.cohort.coefficients.tolist(),
                 "refused": {str(key): why for key, why in strategy.refused.items()},
-                "population": strategy.sampler.keys(range(len(strategy.sampler))),
+                "population": population,
                 "weights": strategy.sampler.weights.tolist(),
-                "nodes": {str(k): str(a) for k, a in strategy.fleet._addresses.items()},
+                "nodes": {str(k): str(strategy.fleet.address(k)) for k in population},
                 "x": arrays["x"].numpy()[:3].tolist(),
             }
             with open(folder / "rounds.jsonl", "a") as file:
