@@ -217,6 +217,25 @@ def test_half_a_fleet_that_never_returns_is_told_and_leaves(log):
     assert expected_sum(strategy) == pytest.approx(1, abs=0.05)
 
 
+def test_a_restart_does_not_change_when_clients_leave(tmp_path):
+    cohorts = []
+    for restarts in ((), (25, 40, 70)):
+        path = tmp_path / f"{len(restarts)}.kvib"
+        strategy, grid, drawn = sampling(journal=path), fleet(), []
+        for t in range(1, 91):
+            if t == 21:
+                grid.online = set(sorted(grid.all)[10:])
+            if t in restarts:
+                strategy.close()
+                strategy = sampling(journal=path)
+            one_round(strategy, grid, X, t)
+            drawn.append((strategy.cohort.ids.tolist(), len(strategy.sampler.population)))
+        cohorts.append(drawn)
+        strategy.close()
+    assert cohorts[0] == cohorts[1]
+    assert cohorts[0][-1][1] == N - 10
+
+
 def test_clients_that_are_seldom_online_are_not_lost():
     """Rate 0.1, and absences of 50 rounds are no exception among 60 clients."""
     rng = np.random.default_rng(0)

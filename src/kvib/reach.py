@@ -66,6 +66,12 @@ class Reach:
         """a of these clients as it was when they were last there, [m]."""
         return rates.before_absence(self.availability, ids)
 
+    def missed(self, ids: IntArray) -> IntArray | None:
+        """Rounds in a row that these clients were away, outages not counted, [m]; None where
+        availability is not learned."""
+        learned = not rates.is_known(self.availability)
+        return self.availability.missed[ids] if learned else None
+
     def left(self, ids: IntArray) -> None:
         """These clients left: their last absence says nothing about how often they are there."""
         self.availability = rates.forgiven(self.availability, ids)

@@ -15,6 +15,7 @@ from kvib.integrations.offline import (
     Missing,
     Offline,
     Renormalise,
+    missing,
     shown,
 )
 from kvib.integrations.plan import Guards, Opened, Plan, usual_guard
@@ -251,10 +252,10 @@ class Fleet:
         here = self.clients(online)
         self._return(here)
         available = np.sort(self.sampler.ids(here))
-        missing = self._missing(available) if len(available) else None
-        if missing is not None and len(missing.leaving):
-            self.sampler.leave(self.sampler.keys(missing.leaving))
-        self._stand(missing)
+        absent = self._missing(available) if len(available) else None
+        if absent is not None and len(absent.leaving):
+            self.sampler.leave(self.sampler.keys(absent.leaving))
+        self._stand(absent)
         self._steady = (online, available) if len(here) == len(self.sampler.population) else None
         return available
 
@@ -273,22 +274,23 @@ class Fleet:
         """Clients that are not online, after one more round without them."""
         assert self.sampler is not None
         away = np.setdiff1d(self.sampler.population.here(), available, assume_unique=True)
-        self._absences.observe(available, away)
-        rate = self.sampler.reach.before_absence(away)
-        missing = self._absences.sorted(away, rate, self.plan.gone_after)
-        self._news.left.extend(self.sampler.keys(missing.leaving))
-        return missing
+        reach = self.sampler.reach
+        learned = reach.missed(away)  # lives in the journal, so that a restart changes nothing
+        rounds = self._absences.observe(available, away) if learned is None else learned + 1
+        sorted_out = missing(away, rounds, reach.before_absence(away), self.plan.gone_after)
+        self._news.left.extend(self.sampler.keys(sorted_out.leaving))
+        return sorted_out
 
-    def _stand(self, missing: Missing | None) -> None:
+    def _stand(self, absent: Missing | None) -> None:
         """What could be drawn, once those who leave have left."""
         assert self.sampler is not None
         population = self.sampler.population
-        away, lost = (_NOT_ONE, _NOT_ONE) if missing is None else (missing.away, missing.lost)
-        if missing is not None:
-            away, lost = (np.setdiff1d(ids, missing.leaving) for ids in (away, lost))
+        away = lost = _NOT_ONE
+        if absent is not None:
+            away, lost = (np.setdiff1d(ids, absent.leaving) for ids in (absent.away, absent.lost))
         self.standing = Standing(
             len(population),
-            float(population.share(away).sum()) if missing is not None else 1.0,
+            float(population.share(away).sum()) if absent is not None else 1.0,
             float(population.share(lost).sum()),
             population.keys(lost),
         )

@@ -93,28 +93,35 @@ class Missing(NamedTuple):
 
 
 class Absences:
-    """Rounds in a row that each client was offline, by id."""
+    """Rounds in a row that each client was offline, by id: for rates that are not learned."""
 
     def __init__(self) -> None:
         self._rounds = np.zeros(0, np.int64)
 
-    def observe(self, here: IntArray, away: IntArray) -> None:
-        """One more round."""
+    def observe(self, here: IntArray, away: IntArray) -> IntArray:
+        """One more round; how many it is now for those who are away, [m]."""
         needed = 1 + max(here.max(initial=-1), away.max(initial=-1))
         if needed > len(self._rounds):
             self._rounds = room.widened(self._rounds, room.enough(needed, len(self._rounds)))
         self._rounds[here] = 0
         self._rounds[away] += 1
+        return self._rounds[away]
 
-    def sorted(self, away: IntArray, rate: FloatArray, gone_after: int | None) -> Missing:
-        """Clients that are offline, given the rate at which each was online before."""
-        rounds = self._rounds[away]
-        by_chance = (1 - rate) ** rounds >= UNLIKELY
-        lost = ~by_chance & (rounds >= SHORTEST)
-        gone = np.zeros(len(away), np.bool_)
-        if gone_after is not None:
-            gone = ~by_chance & (rounds >= gone_after)
-        return Missing(away, away[lost], away[gone])
+
+def missing(away: IntArray, rounds: IntArray, rate: FloatArray, gone_after: int | None) -> Missing:
+    """Clients that are offline, sorted by what that means.
+
+    Args:
+        away: their ids.
+        rounds: how many in a row it is for each.
+        rate: at which each was online before.
+        gone_after: rounds after which a client leaves; None: never.
+    """
+    by_chance = (1 - rate) ** rounds >= UNLIKELY
+    gone = np.zeros(len(away), np.bool_)
+    if gone_after is not None:
+        gone = ~by_chance & (rounds >= gone_after)
+    return Missing(away, away[~by_chance & (rounds >= SHORTEST)], away[gone])
 
 
 def shown(keys: Iterable[object], most: int = 3) -> str:
