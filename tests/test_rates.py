@@ -58,6 +58,25 @@ def test_an_outage_of_most_is_not_counted_and_one_that_stays_is():
     assert rates.at(state, ALL)[-1] < 0.3
 
 
+@pytest.mark.parametrize("clients", [60, 500])
+@pytest.mark.parametrize("period", [2, 6, 12, 24, 48, 96])
+def test_day_and_night_are_no_outage(clients, period):
+    """Between 10 and 90 %: the rate is the mean, whatever the length of the day."""
+    rng, state = np.random.default_rng(period), learned(clients)
+    for t in range(40 * period):
+        share = 0.5 + 0.4 * np.sin(2 * np.pi * (t + 0.5) / period)
+        state = rates.observe(state, np.arange(clients), rng.random(clients) < share)
+    assert rates.at(state, np.arange(clients)).mean() == pytest.approx(0.5, rel=0.12)
+
+
+@pytest.mark.parametrize("down", [1, 5, 20])
+def test_an_outage_that_returns_is_how_the_fleet_is(down):
+    state = learned()
+    for _ in range(30):
+        state = seen(seen(state, 0.05, down), 1.0, down)
+    assert rates.at(state, ALL)[-1] == pytest.approx(0.5, abs=0.12)
+
+
 def test_chance_is_no_outage():
     """Ten clients, 20 %: rounds with none or one of them are ordinary."""
     rng, state = np.random.default_rng(1), learned(10)

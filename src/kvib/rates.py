@@ -17,7 +17,10 @@ UNLIKELY = 1e-4
 """A silence of all clients at once that is less likely than this is one event, not one of each."""
 DEVIATIONS = 4.0
 """Standard deviations that a round must lie below the recent ones to count as an outage."""
-YOUNGER = ("missed", "lowest", "lately")
+FORGIVEN, RARE = 10, 0.05
+"""Outages that are not counted: the first ten rounds of them, and one round in twenty. What happens
+more often is how the fleet is, by day and night, say."""
+YOUNGER = ("missed", "rounds", "outages", "lowest", "lately")
 """Fields of the state that files of version 0.1 lack."""
 FORGET = 0.9
 """Weight of the past in the share of clients that came lately."""
@@ -35,6 +38,10 @@ class RateState(NamedTuple):
     """Trials since the last hit that were counted, [N], or [0] when the rate is known."""
     total_trials: int = 0
     total_hits: int = 0
+    rounds: int = 0
+    """How many were observed, outages included."""
+    outages: int = 0
+    """Rounds that were not counted."""
     strength: float = 0.0
     lowest: float = 0.0
     lately: float = 0.0
@@ -51,7 +58,8 @@ class EstimatedRate:
 
     An outage teaches nothing about a client. A round counts as one where all clients fail at once,
     which their rates make less likely than 1 in 10,000, or where fewer than half of the usual share
-    comes, four standard deviations below it. A share that stays low becomes the usual one.
+    comes, four standard deviations below it. A share that stays low becomes the usual one, and so
+    does one that returns: of the second kind at most ten rounds, or one in twenty, are outages.
 
     Args:
         strength: s.
@@ -99,7 +107,7 @@ def checked(state: RateState, clients: int, name: str) -> RateState:
         (known, *counted) in ((1, 0, 0, 0), (clients, 0, 0, 0), (0, clients, clients, clients)),
         f"{name} is of {max(known, *counted)} clients, not of {clients} clients",
     )
-    for field in ("trials", "hits", "missed", "total_trials", "total_hits"):
+    for field in ("trials", "hits", "missed", "total_trials", "total_hits", "rounds", "outages"):
         intact.within(f"{name}.{field}", getattr(state, field), COUNT)
     if is_known(state):
         most = Range("probabilities", SMALLEST_RATE, 1.0)
@@ -146,9 +154,11 @@ def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
         return state
     came, share = np.asarray(hits, np.bool_), float(np.mean(hits))
     usual = state.lately or share
-    after = state._replace(lately=FORGET * usual + (1 - FORGET) * share)
-    if _is_outage(state, ids, int(np.count_nonzero(came))):
+    after = state._replace(lately=FORGET * usual + (1 - FORGET) * share, rounds=state.rounds + 1)
+    if not came.any() and _is_one_event(state, ids):
         return after
+    if _is_outage(state, len(ids), int(np.count_nonzero(came))):
+        return after._replace(outages=state.outages + 1)
     state.trials[ids] += 1
     state.hits[ids] += came
     state.missed[ids] = np.where(came, 0, state.missed[ids] + 1)
@@ -158,16 +168,18 @@ def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
     )
 
 
-def _is_outage(state: RateState, ids: IntArray, came: int) -> bool:
-    """Whether so few came that one cause must have kept the others away."""
-    n = len(ids)
-    if n < 2:
+def _is_one_event(state: RateState, ids: IntArray) -> bool:
+    """Whether so many clients cannot all have failed by chance."""
+    return len(ids) > 1 and bool(np.prod(1 - at(state, ids)) < UNLIKELY)
+
+
+def _is_outage(state: RateState, clients: int, came: int) -> bool:
+    """Whether so few came, as seldom happens, that one cause must have kept the others away."""
+    if clients < 2 or state.outages >= max(FORGIVEN, RARE * state.rounds):
         return False
-    if came == 0:
-        return bool(np.prod(1 - at(state, ids)) < UNLIKELY)
-    usual = n * state.lately
+    usual = clients * state.lately
     deviation = math.sqrt(max(usual * (1 - state.lately), 0.0))
-    return bool(came < usual / 2 and came < usual - DEVIATIONS * deviation)
+    return came < usual / 2 and came < usual - DEVIATIONS * deviation
 
 
 def forgiven(state: RateState, ids: IntArray) -> RateState:
@@ -207,6 +219,7 @@ def of_today(name: str, arrays: Arrays) -> Arrays:
     """The arrays of a saved rate, with the `YOUNGER` ones where the file lacks them."""
     clients = len(arrays[f"{name}.trials"]) if f"{name}.trials" in arrays else 0
     lowest = EstimatedRate.lowest if clients else 0.0
-    fresh = (np.zeros(clients, np.int64), np.asarray(lowest), np.asarray(0.0))
+    none = np.asarray(0)
+    fresh = (np.zeros(clients, np.int64), none, none, np.asarray(lowest), np.asarray(0.0))
     names = (f"{name}.{field}" for field in YOUNGER)
     return {**dict(zip(names, fresh, strict=True)), **arrays}
