@@ -21,6 +21,7 @@ from kvib.integrations.flower import (
     EstimateAvailability,
     Hidden,
     NothingUsableError,
+    Renormalise,
     UnbiasedSampling,
     introduce,
     waiting,
@@ -579,3 +580,177 @@ def test_an_outage_leaves_no_trace_in_the_model():
             x, _ = one_round(strategy, grid, x, t)
         models.append(numbers(x)["w"])
     assert np.array_equal(*models)
+
+
+# What else a night brings
+
+
+def test_day_and_night_leave_the_step_as_large_as_it_is():
+    rng = np.random.default_rng(5)
+    strategy, grid = sampling(budget=20, guard=None), fleet()
+    nodes, sums = sorted(grid.all), []
+    for t in range(1, 401):
+        share = 0.5 + 0.4 * math.sin(2 * math.pi * t / 24)
+        grid.online = {node for node in nodes if rng.random() < share} | set(nodes[:2])
+        _, told = one_round(strategy, grid, X, t)
+        sums.append(told["kvib-coefficients"])
+    assert np.mean(sums[100:]) == pytest.approx(1, abs=0.12)
+
+
+@pytest.mark.filterwarnings("ignore:client 59 is new")
+@pytest.mark.parametrize("policy", ["Mabs", "Avare", "OSMD"])
+def test_policies_for_a_fixed_population_survive_change(policy):
+    sizes = dict(enumerate(SIZES))
+    grid = Night(shifting_app(UPDATES, sizes), partitions(N))
+    late, away = sorted(grid.all)[-1], sorted(grid.all)[3]
+    grid.online = grid.all - {late}
+    strategy = sampling(policy=policy)
+    play(strategy, grid, 3)
+    grid.online = grid.all - {away}
+    play(strategy, grid, 61, first=4)
+    assert 59 not in strategy.sampler.keys(range(len(strategy.sampler)))
+    grid.online = grid.all
+    sizes[7] *= 3
+    with pytest.warns(UserWarning, match="has another weight now"):
+        play(strategy, grid, 45, first=65)
+    assert len(strategy.sampler.population) == N - 1
+
+
+def test_weights_at_a_restart_are_those_of_all_clients(tmp_path):
+    path = tmp_path / "run.kvib"
+    first = sampling(journal=path)
+    play(first, fleet(), 5)
+    first.close()
+    grid = fleet()
+    grid.online = grid.all - {sorted(grid.all)[7]}
+    weights = dict.fromkeys(range(40), 0.05)
+    again = sampling(journal=path, weights=weights)
+    with pytest.warns(UserWarning, match="is not in weights=…: it takes no part"):
+        play(again, grid, 2)
+    assert again.sampler.weights[:40] == pytest.approx(np.full(40, 1 / 40))
+    assert again.sampler.weights[40:].max() == 0
+    assert again.last.offline == pytest.approx(1 / 40)
+    again.close()
+    other = sampling(journal=path, weights={"x": 1.0, 0: 1.0})
+    with pytest.warns(UserWarning, match="takes no part"):
+        play(other, fleet(), 1)
+
+
+def test_a_node_that_changes_its_name_is_one_client():
+    grid = fleet(5)
+    strategy = sampling(budget=5, guard=None)
+    play(strategy, grid, 3)
+    node = sorted(grid.all)[0]
+    grid.contexts[node] = Context(1, node, {"partition-id": 0, "client-id": "x"}, RecordDict(), {})
+    play(strategy, grid, 110, first=4)
+    messages = strategy.configure_train(200, X, ConfigRecord(), grid)
+    assert len({message.metadata.dst_node_id for message in messages}) == len(messages) == 5
+    assert "x" in strategy.sampler.keys(strategy.sampler.population.here())
+
+
+def test_the_guard_follows_the_policy(tmp_path):
+    for journal in (None, tmp_path / "run.kvib"):
+        strategy, grid = sampling(journal=journal), fleet()
+        play(strategy, grid, 3)
+        strategy.switch("Uniform")
+        assert strategy.sampler.guard is None
+        play(strategy, grid, 1, first=4)
+        strategy.switch("Forecast")
+        assert strategy.sampler.guard == kvib.Guard()
+        play(strategy, grid, 1, first=5)
+        strategy.close()
+    again = sampling(policy="BySize", journal=journal, switch=True, guard=None)
+    play(again, fleet(), 1)
+    assert again.sampler.guard is None
+
+
+def test_a_switch_before_the_first_round_keeps_the_procedure():
+    strategy = sampling(procedure="independent")
+    strategy.switch("BySize")
+    play(strategy, fleet(), 1)
+    assert strategy.sampler.procedure is kvib.independent
+
+
+def test_rounds_without_any_answer_are_warned_of(log):
+    strategy, grid = sampling(deadline=1.0, patience=4), fleet()
+    play(strategy, grid, 1)
+    grid.fails = dict.fromkeys(grid.contexts, "silent")
+    play(strategy, grid, 9, first=2)
+    lines = log(logging.WARNING, "no client was heard in")
+    assert [line.getMessage()[:45] for line in lines] == [
+        "kvib: no client was heard in 4 rounds in a ro",
+        "kvib: no client was heard in 8 rounds in a ro",
+    ]
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e300])
+def test_a_size_that_cannot_be_compared_takes_no_part(size):
+    sizes = [*SIZES[:19], size]
+    strategy = sampling()
+    with pytest.warns(UserWarning, match="client 19 says it has .* data: no part"):
+        play(strategy, fleet(20, sizes=sizes), 2)
+    assert len(strategy.sampler) == 19
+
+
+def test_a_client_that_has_no_data_any_more_leaves_and_may_return():
+    sizes = dict(enumerate(SIZES[:20]))
+    grid = Night(shifting_app(UPDATES, sizes), partitions(20))
+    strategy = sampling()
+    play(strategy, grid, 2)
+    sizes[4] = 0
+    with pytest.warns(UserWarning, match="client 4 says it has 0.0 data: no part"):
+        play(strategy, grid, 105, first=3)
+    assert strategy.sampler.weights[4] == 0
+    sizes[4] = 50
+    play(strategy, grid, 105, first=200)
+    assert strategy.sampler.weights[4] > 0
+
+
+def test_clients_without_a_size_count_as_the_mean_whenever_they_come():
+    """The first two say nothing, and come before those who do."""
+    app = shifting_app(UPDATES, introduced=False)
+    sizes = [None, None, *([5000.0] * 8)]
+
+    @app.query("kvib")
+    def answer(message, context):
+        i = context.node_config["partition-id"]
+        said = ConfigRecord({"key": i} | ({} if sizes[i] is None else {"size": sizes[i]}))
+        return reply_with(message, {"kvib": said})
+
+    grid = Night(app, partitions(10))
+    grid.online = set(sorted(grid.all)[:2])
+    strategy = sampling(budget=2)
+    play(strategy, grid, 2)
+    grid.online = grid.all
+    play(strategy, grid, 2, first=3)
+    assert strategy.sampler.weights == pytest.approx(np.full(10, 0.1))
+
+
+def test_costs_may_not_change_in_a_journal(tmp_path):
+    path, cost = tmp_path / "run.kvib", dict.fromkeys(range(N), 100.0)
+    first = sampling(budget="50%", cost=cost, journal=path)
+    play(first, fleet(), 2)
+    assert len(first.cohort) == N // 2
+    first.close()
+    for other in (None, {**cost, 5: 7.0}):
+        with pytest.raises(ValueError, match=r"was begun with (costs|another cost of client 5)"):
+            play(sampling(budget=3000, cost=other, journal=path), fleet(), 1)
+
+
+def test_a_cohort_from_before_a_restart_is_reported_as_it_stands(tmp_path):
+    path = tmp_path / "run.kvib"
+    first, grid = sampling(journal=path), fleet()
+    play(first, grid, 2)
+    first.configure_train(3, X, ConfigRecord(), grid)
+    first.close()
+    grid = fleet()
+    grid.online = set(sorted(grid.all)[:30])
+    again = sampling(journal=path)
+    _, told = one_round(again, grid, X, 1)
+    assert told["kvib-clients"] == N
+    assert told["kvib-offline"] == pytest.approx(SIZES[30:].sum() / SIZES.sum())
+
+
+def test_renormalising_later_is_refused():
+    with pytest.raises(ValueError, match=r"gone_after=3 would leave .* EstimateAvailability"):
+        Renormalise(gone_after=3)

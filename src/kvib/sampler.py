@@ -49,7 +49,7 @@ from kvib.reach import Reach
 from kvib.resting import Resting
 from kvib.sketches import Sketches
 from kvib.spread import Spread
-from kvib.switching import Learned
+from kvib.switching import Learned, NewGuard
 from kvib.urn import Chances, Urn
 
 
@@ -656,7 +656,12 @@ class Sampler:
     def _resized(self) -> None:
         switching.resize(self, self._learner, len(self.population))
 
-    def switch(self, policy: Policy[Any], procedure: Procedure | None = None) -> Learned:
+    def switch(
+        self,
+        policy: Policy[Any],
+        procedure: Procedure | None = None,
+        guard: NewGuard = "keep",
+    ) -> Learned:
         """Draw by another policy from the next round on; outstanding cohorts stay valid.
 
         The policy starts fresh and learns from the rounds to come, since a sampler does not
@@ -667,9 +672,10 @@ class Sampler:
             policy: whom to prefer.
             procedure: how to draw. By default it is the new policy's own if the old policy's own
                 was in use, and stays as it is if another was.
+            guard: another guard, or None for no guard; by default it stays.
         """
         with self._changing("switch"):
-            return switching.switch(self, policy, procedure)
+            return switching.switch(self, policy, procedure, guard)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically, that only its owner can read."""

@@ -1,9 +1,10 @@
 """Another policy in the middle of a run."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from kvib.checks import checked_policy, checked_procedure
+from kvib.checks import checked_kind, checked_policy, checked_procedure
 from kvib.cohort import FloatArray
+from kvib.guard import Guard
 from kvib.learner import Learner
 from kvib.policies import Policy, Setting
 from kvib.procedures import Procedure
@@ -18,6 +19,11 @@ class Way(NamedTuple):
 
     policy: Policy[Any]
     procedure: Procedure
+    guard: Guard | None
+
+
+NewGuard = Guard | None | Literal["keep"]
+"""A guard, none, or the one that a sampler has."""
 
 
 class Learned(NamedTuple):
@@ -29,7 +35,9 @@ class Learned(NamedTuple):
     """Past rounds with feedback that could not teach it: their details are not there."""
 
 
-def chosen(sampler: "Sampler", policy: Policy[Any], procedure: Procedure | None) -> Way | None:
+def chosen(
+    sampler: "Sampler", policy: Policy[Any], procedure: Procedure | None, guard: NewGuard
+) -> Way | None:
     """What to go on with; None where the sampler does so already."""
     if checked_policy(policy).needs_norms:
         raise ValueError(
@@ -38,9 +46,11 @@ def chosen(sampler: "Sampler", policy: Policy[Any], procedure: Procedure | None)
         )
     if procedure is None and sampler.procedure != sampler.policy.procedure:
         procedure = sampler.procedure
-    now, way = sampler.policy, Way(policy, checked_procedure(procedure, policy))
+    now = sampler.policy
+    kept = sampler.guard if guard == "keep" else checked_kind(guard, Guard, "guard")
+    way = Way(policy, checked_procedure(procedure, policy), kept)
     same = type(now) is type(policy) and vars(now) == vars(policy)
-    return None if same and way.procedure == sampler.procedure else way
+    return None if same and way[1:] == (sampler.procedure, sampler.guard) else way
 
 
 def beginner(sampler: "Sampler", way: Way, weights: FloatArray) -> Learner:
@@ -77,7 +87,7 @@ def resize(sampler: "Sampler", learner: Learner, clients: int) -> None:
 
 def take_over(sampler: "Sampler", way: Way, learner: Learner) -> None:
     """Draw by this policy from the next round on; all else stays."""
-    sampler.policy, sampler.procedure = way
+    sampler.policy, sampler.procedure, sampler.guard = way
     sampler._learner = learner
     sampler._urn = Urn(
         sampler.population,
@@ -91,9 +101,11 @@ def take_over(sampler: "Sampler", way: Way, learner: Learner) -> None:
     sampler._urn.remove(sampler.resting.ids)
 
 
-def switch(sampler: "Sampler", policy: Policy[Any], procedure: Procedure | None) -> Learned:
+def switch(
+    sampler: "Sampler", policy: Policy[Any], procedure: Procedure | None, guard: NewGuard
+) -> Learned:
     """Without a look at the past: the sampler does not remember it."""
-    way = chosen(sampler, policy, procedure)
+    way = chosen(sampler, policy, procedure, guard)
     if way is None:
         return Learned(0, 0)
     take_over(sampler, way, fresh(sampler, way))

@@ -10,7 +10,6 @@ import numpy as np
 from kvib.checks import positive_weights, warn
 from kvib.cohort import Cohort, IntArray
 from kvib.integrations.offline import (
-    Absences,
     EstimateAvailability,
     Missing,
     Offline,
@@ -81,7 +80,6 @@ class Fleet:
         """What each client counts as."""
         self._reweighed: dict[Key, float] = {}
         """Weights that `reweigh` was given; they count more than what clients report."""
-        self._absences = Absences()
         self._steady: tuple[set[Address], IntArray] | None = None
         """The nodes of a round in which all clients were there, and their ids."""
         self._unnamed = False
@@ -124,6 +122,7 @@ class Fleet:
             raise ValueError(self._none_takes_part(heard))
         for problem, keys in strange.items():
             warn(f"client {shown(keys)} {problem}")
+            self._let_go(keys)
         for key, one in taken.items():
             self._roster.found(one)
             if one.size is not None and self.plan.weights is None:
@@ -132,10 +131,30 @@ class Fleet:
             self.sizes.suspect()
             self._steady = None
             self._admit({key: self._weight(key) for key in taken})
+            self._level()
             self._unnamed |= not all(one.named for one in taken.values())
             self._news.unnamed.extend(
                 key for key, one in taken.items() if not one.named and key in self._news.joined
             )
+
+    def _level(self) -> None:
+        """Clients that reported no size count as the mean of those that did, as of now."""
+        if self.plan.weights is None and self.sizes and not self.plan.fixed:
+            silent = [k for k in self._weights if k not in self.sizes and k not in self._reweighed]
+            level = {key: self._weight(key) for key in silent}
+            self._weights |= level
+            self._change(level)
+
+    def _let_go(self, keys: list[Key]) -> None:
+        """Clients that were known and take no part any more leave."""
+        if self.sampler is None or self.plan.fixed:
+            return
+        here = set(self.sampler.keys(self.sampler.population.here()))
+        leaving = [key for key in keys if key in here]
+        if leaving and len(leaving) < len(here):
+            self.sampler.leave(leaving)
+            self._news.left.extend(leaving)
+            self._steady = None
 
     def _say_twice(self, key: Key) -> None:
         problem = f"two clients call themselves {key!r}; give each an id of its own"
@@ -148,7 +167,7 @@ class Fleet:
         lacking = self.plan.missing(one.key)
         if lacking is not None:
             return f"is not in {lacking}=…: it takes no part"
-        if self.plan.weights is None and one.size is not None and not 0 < one.size < math.inf:
+        if self.plan.weights is None and one.size is not None and not self.sizes.is_one(one.size):
             return f"says it has {one.size} data: no part"
         if self.plan.fixed and self.sampler is not None and one.key not in self._names():
             return f"is new, and {self.plan.fixed} is for those there at the start: no part"
@@ -178,6 +197,7 @@ class Fleet:
         if self._opened is None:
             self._opened = self.plan.open(list(arrived), list(arrived.values()))
             self._news.joined.extend(arrived if self._opened.sampler.round == 0 else [])
+            self._take_weights()
         sampler = self._opened.sampler
         self._weights |= arrived
         known = self._names()
@@ -186,6 +206,24 @@ class Fleet:
             sampler.join([arrived[key] for key in new], new, self.plan.prices(new))
             self._news.joined.extend(new)
         self._change({key: arrived[key] for key in arrived if key in known})
+
+    def _take_weights(self) -> None:
+        """A journal that is continued takes the weights that are given now, for all its clients."""
+        assert self.sampler is not None
+        given, population = self.plan.weights, self.sampler.population
+        if given is None or self.plan.fixed:
+            return
+        here = self.sampler.keys(population.here())
+        self._change({key: float(given[key]) for key in here if key in given})
+        others = [key for key in here if key not in given]
+        if len(others) == len(here):
+            raise ValueError(
+                f"{self.plan.journal} has clients {shown(here)}, and weights= names "
+                f"{shown(given)}; give the weights of its clients, or begin another file"
+            )
+        if others:
+            self.sampler.leave(others)
+            self._news.left.extend(others)
 
     def _change(self, weights: Mapping[Key, float]) -> None:
         """New weights of known clients, those that are the same left out."""
@@ -214,9 +252,10 @@ class Fleet:
 
     def switch(self, policy: Policy[Any], procedure: Procedure | None = None) -> None:
         """Draw with another policy from now on, which learns from the rounds in the journal."""
-        plan = replace(self.plan, policy=policy, procedure=procedure, switch=True)
+        kept = procedure or self.plan.procedure
+        plan = replace(self.plan, policy=policy, procedure=kept, switch=True)
         if self.sampler is not None:
-            self.sampler.switch(policy, procedure)
+            self.sampler.switch(policy, procedure, guard=plan.chosen_guard)
         self.plan = plan
 
     def _names(self) -> set[Key]:
@@ -231,18 +270,25 @@ class Fleet:
         """
         if self._opened is None:
             return None
-        if self._opened.left_over:
-            return self._opened.left_over.pop(0)
         sampler = self._opened.sampler
+        if self._opened.left_over:
+            here = np.sort(sampler.ids(self.clients(online)))
+            self._stand(_away(sampler, here))
+            return self._opened.left_over.pop(0)
         available = self._available(set(online))
         if not len(available):
             return None
-        clients = len(sampler.population)
-        budget = self.plan.budget(clients, sampler.round)
-        if self.plan.cost is None:
-            budget = min(budget, clients)
+        clients, most = len(sampler.population), self._most()
+        budget = min(self.plan.budget(most, sampler.round), most)
         all_here = len(available) == clients and not self.plan.offline.everybody_is_listed
         return sampler.draw(None if all_here else available, budget)
+
+    def _most(self) -> float:
+        """The budget that would draw all clients."""
+        assert self.sampler is not None
+        if self.plan.cost is None:
+            return float(len(self.sampler.population))
+        return float(self.sampler.prices.of(self.sampler.population.here()).sum())
 
     def _available(self, online: set[Address]) -> IntArray:
         """Ids of the clients online, after those who have come or gone did so."""
@@ -273,10 +319,10 @@ class Fleet:
     def _missing(self, available: IntArray) -> Missing:
         """Clients that are not online, after one more round without them."""
         assert self.sampler is not None
-        away = np.setdiff1d(self.sampler.population.here(), available, assume_unique=True)
+        away = _away(self.sampler, available).away
         reach = self.sampler.reach
-        learned = reach.missed(away)  # lives in the journal, so that a restart changes nothing
-        rounds = self._absences.observe(available, away) if learned is None else learned + 1
+        missed = reach.missed(away)  # it lives in the journal, so that a restart changes nothing
+        rounds = np.ones(len(away), np.int64) if missed is None else missed + 1
         sorted_out = missing(away, rounds, reach.before_absence(away), self.plan.gone_after)
         self._news.left.extend(self.sampler.keys(sorted_out.leaving))
         return sorted_out
@@ -325,6 +371,12 @@ class Fleet:
         """Let go of the journal, for another process, or another fleet in this one."""
         if self._opened is not None:
             self._opened.close()
+
+
+def _away(sampler: Sampler, available: IntArray) -> Missing:
+    """Clients that are not available, before it is known what that means."""
+    away = np.setdiff1d(sampler.population.here(), available)
+    return Missing(away, _NOT_ONE, _NOT_ONE)
 
 
 def _order(key: Key) -> tuple[bool, Any]:

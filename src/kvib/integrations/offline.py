@@ -6,7 +6,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib import room
 from kvib.cohort import FloatArray, IntArray
 from kvib.rates import EstimatedRate
 
@@ -58,14 +57,18 @@ class Renormalise:
     FedAvg does this without saying so. It favours clients that are online often.
 
     Args:
-        gone_after: rounds offline in a row after which a client leaves the objective.
+        gone_after: 1: a client that is offline leaves the objective at once.
     """
 
     gone_after: int | None = 1
     everybody_is_listed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_gone_after(self.gone_after)
+        if self.gone_after != 1:
+            raise ValueError(
+                f"gone_after={self.gone_after} would leave clients that are offline in the "
+                "objective of the others; use EstimateAvailability(gone_after=…) for that"
+            )
 
     @property
     def rate(self) -> EstimatedRate | float:
@@ -90,22 +93,6 @@ class Missing(NamedTuple):
     """Those whose absence is too long for chance."""
     leaving: IntArray
     """Those of them that leave now."""
-
-
-class Absences:
-    """Rounds in a row that each client was offline, by id: for rates that are not learned."""
-
-    def __init__(self) -> None:
-        self._rounds = np.zeros(0, np.int64)
-
-    def observe(self, here: IntArray, away: IntArray) -> IntArray:
-        """One more round; how many it is now for those who are away, [m]."""
-        needed = 1 + max(here.max(initial=-1), away.max(initial=-1))
-        if needed > len(self._rounds):
-            self._rounds = room.widened(self._rounds, room.enough(needed, len(self._rounds)))
-        self._rounds[here] = 0
-        self._rounds[away] += 1
-        return self._rounds[away]
 
 
 def missing(away: IntArray, rounds: IntArray, rate: FloatArray, gone_after: int | None) -> Missing:

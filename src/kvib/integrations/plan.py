@@ -1,14 +1,23 @@
 """How the sampler of a fleet is made, or continued, once its clients are known."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvib.checks import checked_policy, checked_procedure, checked_seed, positive_weights
+from kvib import rates
+from kvib.checks import (
+    checked_kind,
+    checked_policy,
+    checked_procedure,
+    checked_seed,
+    positive_weights,
+)
 from kvib.cohort import Cohort
 from kvib.guard import Guard
+from kvib.integrations.budgets import Budget
 from kvib.integrations.offline import GONE_AFTER, EstimateAvailability, Offline, shown
 from kvib.journal import read
 from kvib.journal.opening import opened
@@ -16,6 +25,7 @@ from kvib.policies import Forecast, Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
 from kvib.rates import EstimatedRate
+from kvib.resting import Resting
 from kvib.sampler import Sampler
 
 Guards = Guard | Callable[[Policy[Any]], Guard | None] | None
@@ -48,7 +58,7 @@ class Plan:
 
     Args:
         policy: whom to prefer.
-        budget: budget of a round, given the number of clients and the round.
+        budget: budget of a round, given that of all clients and the round.
         procedure: how to draw; None: the policy's own.
         seed: decides every draw.
         journal: path of a file in which the sampler lives; None: in memory only.
@@ -67,7 +77,7 @@ class Plan:
     """
 
     policy: Policy[Any]
-    budget: Callable[[int, int], float]
+    budget: Budget
     procedure: Procedure | None = None
     seed: int = 0
     journal: str | os.PathLike[str] | None = None
@@ -86,14 +96,13 @@ class Plan:
         checked_procedure(self.procedure or checked_policy(self.policy).procedure, self.policy)
         checked_seed(self.seed)
         self._check_tables()
-        if self.max_weight is not None and not self.max_weight > 0:
-            raise ValueError(f"max_weight={self.max_weight} is not a positive size")
+        if self.max_weight is not None and not _is_positive(self.max_weight):
+            raise ValueError(f"max_weight={self.max_weight!r} is not a positive size")
         if not isinstance(self.offline, Offline):
             raise ValueError(
                 f"offline={self.offline!r} is neither EstimateAvailability() nor Renormalise()"
             )
-        if self.journal is not None and not Path(self.journal).absolute().parent.is_dir():
-            raise ValueError(f"there is no folder for the journal {self.journal}; make it first")
+        self._check_options()
         if self.policy.needs_norms:
             raise ValueError(
                 f"{type(self.policy).__name__} must know every client's norm before it draws, "
@@ -107,6 +116,24 @@ class Plan:
                 f"{self.offline} lets clients leave, and {self.fixed} is for clients that stay; "
                 "give one rate for all, kvib.EstimatedRate(), or EstimateAvailability()"
             )
+
+    def _check_options(self) -> None:
+        """Refuse now what the sampler would refuse once clients have come."""
+        if not isinstance(self.response, Mapping):
+            rates.start(self.response, 1, "response")
+        if not callable(self.guard):
+            checked_kind(self.guard, Guard, "guard")
+        Resting(self.cool_down)
+        for name in ("over_select", "switch"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} is neither True nor False")
+        if self.journal is None:
+            return
+        path = Path(self.journal).absolute()
+        if not path.parent.is_dir():
+            raise ValueError(f"there is no folder for the journal {self.journal}; make it first")
+        if path.is_dir():
+            raise ValueError(f"the journal {self.journal} is a folder; give the name of a file")
 
     def _check_tables(self) -> None:
         """Refuse what is not given by client key, or cannot be."""
@@ -124,16 +151,24 @@ class Plan:
                 raise ValueError(
                     f"{name} names a client {odd[0]!r}; clients are called by strings or integers"
                 )
-        for table in (self.weights, self.cost):
-            if table is not None:
-                positive_weights(list(table.values()), list(table))
+        if self.weights is not None:
+            positive_weights(list(self.weights.values()), list(self.weights))
+        for key, price in (self.cost or {}).items():
+            if not _is_positive(price):
+                raise ValueError(f"cost {price!r} of client {key!r} is not a positive number")
+        if len({len(row) for row in (self.variables or {}).values()}) > 1:
+            raise ValueError("variables have rows of different length; give each client as many")
 
     @property
     def fixed(self) -> str | None:
         """The option that keeps clients from coming, leaving or changing their weight, if any."""
         if isinstance(self.response, Mapping):
             return "response={…}"
-        return None if self.variables is None else "variables={…}"
+        if self.variables is not None:
+            return "variables={…}"
+        kind = type(self.policy)
+        takes_changes = kind.enter is not Policy.enter and kind.reweigh is not Policy.reweigh
+        return None if takes_changes else f"policy {kind.__name__}"
 
     @property
     def chosen_guard(self) -> Guard | None:
@@ -175,7 +210,7 @@ class Plan:
         most = float(len(keys)) if prices is None else sum(prices)
         given |= {
             "weights": weights,
-            "budget": min(self.budget(len(keys), 0), most),
+            "budget": min(self.budget(most, 0), most),
             "keys": keys,
             "response": self._rates(keys),
             "cost": prices,
@@ -194,12 +229,35 @@ class Plan:
         else:
             given["response"] = self.response
         if self.switch:
-            given.pop("procedure", None)
-            del given["policy"]
+            for name in ("policy", "procedure", "guard"):
+                given.pop(name, None)
         known = opened(path, given, {})
-        if self.switch:
-            known.switch(self.policy, self.procedure)
+        try:
+            self._check_costs(known)
+            if self.switch:
+                known.switch(self.policy, self.procedure, guard=self.chosen_guard)
+        except BaseException:
+            known.close()
+            raise
         return Opened(known, known.outstanding(), known.close)
+
+    def _check_costs(self, known: Sampler) -> None:
+        """Refuse other costs than those in a journal."""
+        then = known.prices.cost
+        if (then is None) != (self.cost is None):
+            raise ValueError(
+                f"{self.journal} was begun {'without' if then is None else 'with'} costs; do the "
+                "same, or begin another file"
+            )
+        if then is None or self.cost is None:
+            return
+        keys = known.keys(range(len(known)))
+        other = [k for i, k in enumerate(keys) if k in self.cost and self.cost[k] != then[i]]
+        if other:
+            raise ValueError(
+                f"{self.journal} was begun with another cost of client {shown(other)}; give the "
+                "same, or begin another file"
+            )
 
     def _rates(self, keys: list[Key]) -> Any:
         """The rates of answers as the sampler takes them."""
@@ -209,3 +267,9 @@ class Plan:
         if unknown:
             raise ValueError(f"response has no rate for client {shown(unknown)}; give one")
         return [self.response[key] for key in keys]
+
+
+def _is_positive(number: Any) -> bool:
+    return (
+        isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf
+    )

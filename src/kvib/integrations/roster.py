@@ -11,7 +11,7 @@ Address = Hashable
 LONGEST_WAIT = 64
 """Rounds until a node that does not say who it is is asked again."""
 ASK_AGAIN = 100
-"""Rounds after which clients that reported a size are asked for it again."""
+"""Rounds after which a node is asked again: its data may have grown, or its name have changed."""
 
 
 class Introduction(NamedTuple):
@@ -37,14 +37,11 @@ class Roster:
         self._waits: dict[Address, tuple[int, int]] = {}
         """For nodes that did not say who they are: how long to wait, and until when."""
         self._answered: dict[Address, int] = {}
-        """When each client last reported its size."""
+        """When each node last said who it is."""
         self._left: set[Key] = set()
 
     def strangers(self, online: Iterable[Address]) -> list[Any]:
-        """Nodes to be asked who they are, once a round; who does not say, less and less often.
-
-        Clients that reported a size are among them now and then: their data may have grown.
-        """
+        """Nodes to be asked who they are, once a round; who does not say, less and less often."""
         self._asked += 1
         self._online = set(online)
         due = [
@@ -66,7 +63,10 @@ class Roster:
     def heard(self, address: Address) -> None:
         """A node said who it is; it takes no part until it is `found`."""
         self._waits.pop(address, None)
-        self._keys[address] = None
+        before = self._keys.get(address)
+        if before is not None and self._addresses[before] == address:
+            del self._addresses[before]  # it may have another name now
+        self._keys[address], self._answered[address] = None, self._asked
 
     def found(self, one: Introduction) -> None:
         """A client is reached at a new address, or still at its old one."""
@@ -78,8 +78,6 @@ class Roster:
             )
         self._keys[address], self._addresses[key] = key, address
         self._left.discard(key)
-        if one.size is not None:
-            self._answered[address] = self._asked
 
     def dismiss(self, keys: Iterable[Key]) -> None:
         """Clients are not to come back by being online, until they introduce themselves anew."""

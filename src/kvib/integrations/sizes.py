@@ -8,6 +8,8 @@ from kvib.population import Key
 
 GAP = 100.0
 """A size this many times as large as the next smaller one of another client is suspicious."""
+SMALLEST, LARGEST = 1e-50, 1e50
+"""Sizes that can be compared with each other."""
 ENOUGH = 4
 """Clients that must have reported a size before one of them can stand out."""
 
@@ -32,6 +34,11 @@ class Sizes:
     def __bool__(self) -> bool:
         """Whether any client has reported one."""
         return bool(self._reported)
+
+    @staticmethod
+    def is_one(size: float) -> bool:
+        """Whether a client can have this much data."""
+        return SMALLEST <= size <= LARGEST
 
     def report(self, key: Key, size: float) -> None:
         """What a client says it has."""

@@ -12,6 +12,8 @@ from kvib.population import Key
 
 TOO_MUCH = 0.1
 """Share of λ out of reach from which on it is warned of."""
+DEFAULT_PATIENCE = 10
+"""Rounds in a row."""
 
 
 class NothingUsableError(RuntimeError):
@@ -43,17 +45,21 @@ class Watch:
         say: takes a level of `logging` and a line.
         quorum: share of the drawn clients that must answer.
         patience: rounds in a row without one usable reply before the run ends; None: it goes on.
+            Rounds in which clients are only silent are warned of instead.
     """
 
     def __init__(
-        self, say: Callable[[int, str], None], quorum: float = 0.0, patience: int | None = 10
+        self,
+        say: Callable[[int, str], None],
+        quorum: float = 0.0,
+        patience: int | None = DEFAULT_PATIENCE,
     ) -> None:
-        if not 0 <= quorum <= 1:
-            raise ValueError(f"quorum={quorum} is not a share of the drawn clients, from 0 to 1")
-        if patience is not None and (int(patience) != patience or patience < 1):
-            raise ValueError(f"patience={patience} is not a number of rounds; 1 or more, or None")
+        if not (isinstance(quorum, int | float) and 0 <= quorum <= 1):
+            raise ValueError(f"quorum={quorum!r} is not a share of the drawn clients, from 0 to 1")
+        if patience is not None and (not isinstance(patience, int) or patience < 1):
+            raise ValueError(f"patience={patience!r} is not a number of rounds; 1 or more, or None")
         self._say, self._quorum, self._patience = say, quorum, patience
-        self._useless = 0
+        self._useless = self._silent = 0
         self._lost = self._unnamed = False
 
     def population(self, standing: Standing, news: News) -> None:
@@ -87,9 +93,21 @@ class Watch:
         self._say(INFO, f"{heard} of {drawn} clients were heard")
         useless = [refusal.why for refusal in refused.values() if refusal.kind is Silence.REFUSED]
         if heard:
-            self._useless = 0
+            self._useless = self._silent = 0
         elif useless:
             self._refuse(useless)
+        elif refused:
+            self._count_silence(next(iter(refused.values())).why)
+
+    def _count_silence(self, why: str) -> None:
+        """Warn now and then of rounds in a row in which not one client was heard."""
+        self._silent += 1
+        if self._silent % (self._patience or DEFAULT_PATIENCE) == 0:
+            self._say(
+                WARNING,
+                f"no client was heard in {self._silent} rounds in a row, and the model stays; the "
+                f"last reason: {why}. Is the deadline shorter than training takes?",
+            )
 
     def _refuse(self, reasons: list[str]) -> None:
         self._useless += 1

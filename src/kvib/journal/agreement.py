@@ -163,7 +163,10 @@ def _differs(path: Path, about: Options, name: str, then: Any, now: Any) -> Valu
     other = f"other {name}" if arrays else f"{name} {_shown(then)}, not {_shown(now)}"
     what, way = f"was begun with {other}", ""
     if name in SWITCHED:
-        way = "change it with kvib.journalled(path).switch(…), which learns from past rounds, "
+        way = (
+            "change it with kvib.journalled(path).switch(…), or switch=True of a strategy, which "
+            "learns from past rounds, "
+        )
         change = last_change(about, name)
         if change is not None:
             before = getattr(change, f"{name}_before")

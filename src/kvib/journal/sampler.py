@@ -34,7 +34,7 @@ from kvib.policies import Policy
 from kvib.population import Key, listed
 from kvib.procedures import Procedure
 from kvib.sampler import Sampler
-from kvib.switching import Learned
+from kvib.switching import Learned, NewGuard
 from kvib.urn import Chances
 
 REPLAY = 1.0
@@ -196,13 +196,18 @@ class Journalled(Sampler):
                 record["variance"] = float(variance)
             self._do("finish", cohort.round, record, checked=True)
 
-    def switch(self, policy: Policy[Any], procedure: Procedure | None = None) -> Learned:
+    def switch(
+        self,
+        policy: Policy[Any],
+        procedure: Procedure | None = None,
+        guard: NewGuard = "keep",
+    ) -> Learned:
         """As `Sampler.switch`, and the new policy learns from all past rounds whose details are
         kept; durable before it returns, as a whole or not at all."""
         with self._lock:
             file = self._usable()
             self._refuse_check_in("switch")
-            way = switching.chosen(self, policy, procedure)
+            way = switching.chosen(self, policy, procedure, guard)
             if way is None:
                 return Learned(0, 0)
             learner, learned = taught(self, file, way)

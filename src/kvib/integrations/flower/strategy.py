@@ -79,8 +79,8 @@ class UnbiasedSampling(Strategy):
             model stays, and the sampler learns nothing. 0: every round counts.
         deadline: seconds for the answers of a round, in place of `start(timeout=…)`. A client that
             is later counts as silent.
-        patience: rounds in a row in which every reply is refused, or the whole cohort is cut off,
-            before the run ends with an error. None: it never does.
+        patience: rounds in a row in which every reply is refused before the run ends with an error.
+            None: it never does. After this many rounds without any reply the log warns.
         on_round: called with the `RoundReport` of every round, which `last` holds too.
         cost: what drawing a client takes from the budget, by client key; the budget is in its units
             then, and clients that are not named take no part.
@@ -120,6 +120,8 @@ class UnbiasedSampling(Strategy):
         if isinstance(strategy, UnbiasedSampling):
             name = type(strategy).__name__
             raise ValueError(f"{name} samples without bias already; wrap the strategy inside it")
+        if cost is not None and budget is None:
+            raise ValueError("with cost=… the budget is in its units; give budget=… too")
         self.strategy = averaging(strategy)
         self._budget = budget_of(budget, self._usual_budget)
         self.fleet = Fleet(
@@ -166,7 +168,7 @@ class UnbiasedSampling(Strategy):
         """The budget of a round among this many clients."""
         return self._budget(clients, round)
 
-    def _usual_budget(self, clients: int) -> float:
+    def _usual_budget(self, clients: float) -> float:
         """What the wrapped strategy would draw from this many clients."""
         share = int(clients * self.strategy.fraction_train)
         return max(share, self.strategy.min_train_nodes, 1)
