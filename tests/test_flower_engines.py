@@ -226,7 +226,7 @@ def test_tls_and_authenticated_nodes_keep_their_identity(tmp_path):
         run = flower.run(f'rounds=2 folder="{folder}"', APP)
         assert flower.wait(run, PATIENCE) == "finished:completed"
         stop(flower.superlink, signal.SIGKILL)
-        stop(flower.supernodes[1], signal.SIGKILL)
+        stop(flower.supernodes.pop(1), signal.SIGKILL)
         flower.start_superlink()
         flower.revive_supernode(1)
         run = flower.run(f'rounds=2 folder="{folder}"', APP)

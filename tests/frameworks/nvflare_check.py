@@ -27,7 +27,7 @@ for option in (
 sites = [f"s{i}" for i in range(4)]
 plan = Plan(
     policy=kvib.Uniform(),
-    budget=lambda clients: 4,
+    budget=lambda most, round: 4,
     procedure=kvib.independent,
     seed=0,
     journal=None,
