@@ -13,7 +13,8 @@ from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common.logger import FLOWER_LOGGER
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAdam, FedAvg, strategy_utils
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 import kvib
 from flower_grid import LocalGrid, numbers, one_round, partitions, record, reply_with, shifting_app
@@ -579,3 +580,27 @@ def test_an_outage_leaves_no_trace_in_the_model():
             x, _ = one_round(strategy, grid, x, t)
         models.append(numbers(x)["w"])
     assert np.array_equal(*models)
+
+
+# Found by attack
+
+
+def own_minimum(minimum):
+    class OwnMinimum(FedAvg):
+        """Samples its nodes itself, from as many as it wants."""
+
+        def configure_train(self, server_round, arrays, config, grid):
+            nodes, _ = sample_nodes(grid, minimum, minimum)
+            content = {self.arrayrecord_key: arrays, self.configrecord_key: config}
+            return self._construct_messages(RecordDict(content), nodes, "train")
+
+    return OwnMinimum(min_available_nodes=2, min_train_nodes=2)
+
+
+def test_a_strategy_with_a_minimum_of_its_own_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(strategy_utils, "sleep", lambda seconds: None)
+    _, metrics = play(sampling(budget=5, inner=own_minimum(5)), fleet(20), 1)[0]
+    assert metrics["kvib-missing"] == 0
+    assert metrics["kvib-cohort"] == 5
+    with pytest.raises(ValueError, match="waits for more nodes than a fleet can have"):
+        play(sampling(budget=5, inner=own_minimum(2**16 + 1)), fleet(20), 1)
