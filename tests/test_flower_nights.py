@@ -604,3 +604,55 @@ def test_a_strategy_with_a_minimum_of_its_own_does_not_wait_for_ever(monkeypatch
     assert metrics["kvib-cohort"] == 5
     with pytest.raises(ValueError, match="waits for more nodes than a fleet can have"):
         play(sampling(budget=5, inner=own_minimum(2**16 + 1)), fleet(20), 1)
+
+
+def telling(records):
+    """An app whose client i sends a model, and beside it `records(i)`."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return reply_with(message, {"model": X, **records(context.node_config["partition-id"])})
+
+    introduce(app, size=lambda context: 1.0)
+    return app
+
+
+def heard_by_function(records, n=5):
+    """What a function of one's own for metrics is handed in a round with all clients."""
+    seen = []
+
+    def own(contents, key):
+        seen.extend(contents)
+        return MetricRecord({"clients": len(contents)})
+
+    inner = FedAvg(weighted_by_key="n", arrayrecord_key="model", train_metrics_aggr_fn=own)
+    _, metrics = play(sampling(n, inner), Night(telling(records), partitions(n)), 1)[0]
+    assert metrics["clients"] == len(seen)
+    return seen
+
+
+def test_a_function_for_metrics_sees_the_records_that_clients_sent():
+    def records(i):
+        kind = ConfigRecord({"device": f"phone {i}"})
+        return {"train-metrics": MetricRecord({"n": 1 + i, "loss": float(i)}), "kind": kind}
+
+    seen = heard_by_function(records)
+    assert sorted(content["train-metrics"]["loss"] for content in seen) == [0, 1, 2, 3, 4]
+    assert {content["kind"]["device"] for content in seen} == {f"phone {i}" for i in range(5)}
+    assert sum(content["train-metrics"]["n"] for content in seen) == pytest.approx(1)
+    assert {frozenset(content) for content in seen} == {frozenset({"train-metrics", "kind"})}
+
+
+def test_a_function_for_metrics_sees_several_records_as_sent():
+    def records(i):
+        return {"a": MetricRecord({"n": 1 + i}), "b": MetricRecord({"loss": 2.0 * i})}
+
+    seen = heard_by_function(records)
+    assert sorted(content["a"]["n"] for content in seen) == [1, 2, 3, 4, 5]
+    assert sorted(content["b"]["loss"] for content in seen) == [0, 2, 4, 6, 8]
+
+
+def test_a_client_with_other_names_does_not_reach_a_function_for_metrics():
+    seen = heard_by_function(lambda i: {"metrics" if i else "odd": MetricRecord({"n": 1})})
+    assert [list(content) for content in seen] == [["metrics"]] * 4

@@ -29,7 +29,7 @@ from kvib.integrations.fleet import (
 )
 from kvib.integrations.flower.gathering import gathered
 from kvib.integrations.flower.inner import message_of, step_of
-from kvib.integrations.flower.metrics import averages, measured
+from kvib.integrations.flower.metrics import averages, examples, measured
 from kvib.integrations.flower.records import to_arrays
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
 from kvib.integrations.flower.report import RoundReport, reported
@@ -227,13 +227,12 @@ class UnbiasedSampling(Strategy):
             return None, None
         replied = self._sender.reached(self._grid, round, sorted_replies(round, replies))
         came = gathered(self.updates, self.sampler, round, replied)
-        drawn, heard = len(round.cohort), list(came.metrics)
+        drawn, heard = len(round.cohort), list(came.said)
         unheard = keys_of(round, came.refused)
         self.fleet.refused = {key: refusal.why for key, refusal in unheard.items()}
         self._watch.answers(drawn, unheard)
-        records = measured(came.metrics, round.cohort.coefficients.tolist())
-        key = self.strategy.weighted_by_key
-        self.fleet.compare(record[key] for record, _ in records if key in record)
+        records = measured(came.said, round.cohort.coefficients.tolist())
+        self.fleet.compare(examples(records, self.strategy.weighted_by_key))
         # a user's function may raise here: the sampler has not learned yet
         means = averages(self.strategy, records)
         outcome = None
