@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from kvib.integrations.flower.records import unwritten, written
 
-
 MOST_NODES = 2**16
 """Nodes that a pretended fleet has at most."""
 
