@@ -55,7 +55,7 @@ def _read(node: int, reply: Message) -> Introduction | str:
         return _said(INFO, f"node {node} did not say who it is: error {code}, {reason}")
     said = reply.content.config_records.get("kvib", ConfigRecord())
     if "problem" in said:
-        return _said(WARNING, f"node {node} cannot tell its size: {str(said['problem'])}")
+        return _said(WARNING, f"node {node} cannot tell its size: {said['problem']!s}")
     key, size = said.get("key", f"node-{node}"), said.get("size")
     return Introduction(
         node,
