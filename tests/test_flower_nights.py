@@ -13,7 +13,8 @@ from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common.logger import FLOWER_LOGGER
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAdam, FedAvg, strategy_utils
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 import kvib
 from flower_grid import LocalGrid, numbers, one_round, partitions, record, reply_with, shifting_app
@@ -24,6 +25,7 @@ from kvib.integrations.flower import (
     Renormalise,
     UnbiasedSampling,
     introduce,
+    scaled_update,
     waiting,
 )
 
@@ -754,3 +756,207 @@ def test_a_cohort_from_before_a_restart_is_reported_as_it_stands(tmp_path):
 def test_renormalising_later_is_refused():
     with pytest.raises(ValueError, match=r"gone_after=3 would leave .* EstimateAvailability"):
         Renormalise(gone_after=3)
+
+
+# Found by attack
+
+
+def own_minimum(minimum):
+    class OwnMinimum(FedAvg):
+        """Samples its nodes itself, from as many as it wants."""
+
+        def configure_train(self, server_round, arrays, config, grid):
+            nodes, _ = sample_nodes(grid, minimum, minimum)
+            content = {self.arrayrecord_key: arrays, self.configrecord_key: config}
+            return self._construct_messages(RecordDict(content), nodes, "train")
+
+    return OwnMinimum(min_available_nodes=2, min_train_nodes=2)
+
+
+def test_a_strategy_with_a_minimum_of_its_own_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(strategy_utils, "sleep", lambda seconds: None)
+    _, metrics = play(sampling(budget=5, inner=own_minimum(5)), fleet(20), 1)[0]
+    assert metrics["kvib-missing"] == 0
+    assert metrics["kvib-cohort"] == 5
+    with pytest.raises(ValueError, match="waits for more nodes than a fleet can have"):
+        play(sampling(budget=5, inner=own_minimum(2**16 + 1)), fleet(20), 1)
+
+
+def telling(records):
+    """An app whose client i sends a model, and beside it `records(i)`."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return reply_with(message, {"model": X, **records(context.node_config["partition-id"])})
+
+    introduce(app, size=lambda context: 1.0)
+    return app
+
+
+def heard_by_function(records, n=5):
+    """What a function of one's own for metrics is handed in a round with all clients."""
+    seen = []
+
+    def own(contents, key):
+        seen.extend(contents)
+        return MetricRecord({"clients": len(contents)})
+
+    inner = FedAvg(weighted_by_key="n", arrayrecord_key="model", train_metrics_aggr_fn=own)
+    _, metrics = play(sampling(n, inner), Night(telling(records), partitions(n)), 1)[0]
+    assert metrics["clients"] == len(seen)
+    return seen
+
+
+def test_a_function_for_metrics_sees_the_records_that_clients_sent():
+    def records(i):
+        kind = ConfigRecord({"device": f"phone {i}"})
+        return {"train-metrics": MetricRecord({"n": 1 + i, "loss": float(i)}), "kind": kind}
+
+    seen = heard_by_function(records)
+    assert sorted(content["train-metrics"]["loss"] for content in seen) == [0, 1, 2, 3, 4]
+    assert {content["kind"]["device"] for content in seen} == {f"phone {i}" for i in range(5)}
+    assert sum(content["train-metrics"]["n"] for content in seen) == pytest.approx(1)
+    assert {frozenset(content) for content in seen} == {frozenset({"train-metrics", "kind"})}
+
+
+def test_a_function_for_metrics_sees_several_records_as_sent():
+    def records(i):
+        return {"a": MetricRecord({"n": 1 + i}), "b": MetricRecord({"loss": 2.0 * i})}
+
+    seen = heard_by_function(records)
+    assert sorted(content["a"]["n"] for content in seen) == [1, 2, 3, 4, 5]
+    assert sorted(content["b"]["loss"] for content in seen) == [0, 2, 4, 6, 8]
+
+
+def test_a_client_with_other_names_does_not_reach_a_function_for_metrics():
+    seen = heard_by_function(lambda i: {"metrics" if i else "odd": MetricRecord({"n": 1})})
+    assert [list(content) for content in seen] == [["metrics"]] * 4
+
+
+def test_nodes_that_cannot_tell_their_size_are_named_while_the_run_waits(clock, log):
+    broken = [True]
+
+    def size(context):
+        if clock.now > 100:
+            broken.clear()
+        return 1 / 0 if broken else 1.0
+
+    app = telling(lambda i: {"metrics": MetricRecord({"num-examples": 1})})
+    app._registered_funcs.pop("query.kvib")
+    introduce(app, size)
+    grid = Night(app, partitions(5))
+    play(sampling(budget=3), grid, 1)
+    lines = log(logging.INFO, "waiting for nodes")
+    assert len(lines) >= 2
+    for line in lines:
+        assert "none of them is a client" in line.getMessage()
+        assert "cannot tell its size: ZeroDivisionError" in line.getMessage()
+        assert "start more" not in line.getMessage()
+    assert len(log(logging.WARNING, "cannot tell its size: ZeroDivisionError")) >= 10
+
+
+@pytest.mark.parametrize(("key", "name"), [(True, "True"), (1.5, "1.5"), (b"ab", "b'ab'")])
+def test_a_key_that_is_no_name_becomes_its_text(key, name):
+    app = shifting_app(UPDATES, introduced=False)
+
+    @app.query("kvib")
+    def answer(message, context):
+        own = context.node_config["partition-id"] or key
+        return reply_with(message, {"kvib": ConfigRecord({"key": own, "size": 1.0})})
+
+    strategy = sampling(budget=6)
+    play(strategy, Night(app, partitions(6)), 2)
+    assert set(strategy.last.drawn) == {name, 1, 2, 3, 4, 5}
+
+
+class Dawn(Night):
+    """After an outage nodes come back one by one, in this order, one at each look."""
+
+    order = None
+
+    def get_node_ids(self):
+        if self.order:
+            self.online = self.online | {self.order.pop(0)}
+        return super().get_node_ids()
+
+
+def cut_off(strategy, others_first):
+    """A round in whose middle all nodes vanish; how many were back when it went on."""
+    grid = Dawn(shifting_app(UPDATES, list(SIZES)), partitions(N))
+    play(strategy, grid, 2)
+    messages = strategy.configure_train(3, X, ConfigRecord(), grid)
+    drawn = {message.metadata.dst_node_id for message in messages}
+    grid.online = set()
+    replies = grid.send_and_receive(messages)
+    grid.order = sorted(grid.all, key=lambda node: (node in drawn) == others_first)
+    _, metrics = strategy.aggregate_train(3, replies)
+    return metrics, len(grid.online)
+
+
+def test_nodes_that_come_back_one_by_one_are_waited_for(log):
+    """The first two are enough for a round, and say nothing about the drawn clients."""
+    _, back = cut_off(sampling(), others_first=True)
+    assert back == N // 2
+    assert log(logging.INFO, "fewer than half of the drawn clients are back, and of the 60 nodes")
+    metrics, back = cut_off(sampling(), others_first=False)
+    assert back == 5  # half of the ten that were drawn
+    assert metrics["kvib-missing"] == 5
+
+
+def test_a_cohort_that_is_gone_for_good_is_waited_for_no_longer_than_for_an_answer(clock):
+    strategy, grid = sampling(deadline=600), fleet()
+    play(strategy, grid, 2)
+    messages = strategy.configure_train(3, X, ConfigRecord(), grid)
+    drawn = {message.metadata.dst_node_id for message in messages}
+    grid.online = set(sorted(grid.all - drawn)[:5])
+    _, metrics = strategy.aggregate_train(3, grid.send_and_receive(messages))
+    assert metrics["kvib-missing"] == 10
+    assert 600 <= clock.now < 610
+
+
+def test_nodes_that_are_listed_and_cannot_be_reached_are_given_time(clock, monkeypatch):
+    strategy, grid, pauses = sampling(budget=2), fleet(2), []
+    play(strategy, grid, 1)
+    grid.fails = dict.fromkeys(grid.contexts, 5)
+    monkeypatch.setattr(clock, "sleep", pauses.append)
+    play(strategy, grid, 1, first=2)
+    assert pauses == [1, 2, 4, 5, 5]
+
+
+def test_a_lost_round_of_hidden_updates_is_no_step():
+    strategy, grid = sampling(budget=N, updates=Hidden()), fleet(mods=[scaled_update])
+    play(strategy, grid, 1)
+    assert strategy.last.stepped
+    grid.fails = {sorted(grid.all)[0]: "silent"}
+    arrays, metrics = play(strategy, grid, 1, first=2)[0]
+    assert metrics["kvib-missing"] == 1
+    assert not numbers(arrays)["w"].any()
+    assert not strategy.last.stepped
+
+
+@pytest.mark.parametrize(
+    ("options", "way_out"),
+    [
+        ({"updates": Hidden}, r"updates=Hidden .* write Visible\(\) or Hidden\(\)"),
+        ({"updates": None}, r"updates=None .* write Visible\(\) or Hidden\(\)"),
+        ({"buffers": None}, "buffers=None is not a function.*write buffers=lambda name, array: F"),
+        ({"deadline": "5"}, "deadline='5' is not a positive number of seconds"),
+        ({"deadline": math.nan}, "deadline=nan is not a positive number of seconds"),
+    ],
+)
+def test_what_would_fail_in_the_first_round_is_refused_at_once(options, way_out):
+    with pytest.raises(ValueError, match=way_out):
+        sampling(**options)
+
+
+def test_one_client_leaves_by_its_key_alone():
+    strategy, grid = sampling(), fleet()
+    play(strategy, grid, 1)
+    strategy.leave(3)
+    strategy.leave(np.array([4, 5]))
+    _, metrics = play(strategy, grid, 1, first=2)[0]
+    assert metrics["kvib-clients"] == N - 3
+    assert strategy.last.left == (3, 4, 5)
+    with pytest.raises(ValueError, match="a mapping from client key to weight"):
+        strategy.reweigh([1])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import RecordDict
 
 from kvib.integrations.arrays import BadReplyError, Model
 from kvib.integrations.combining import Answer, Combination, Hidden, Visible
@@ -21,8 +21,8 @@ class Gathered(NamedTuple):
     """Their sum so far."""
     model: Model
     """The arrays that they train."""
-    metrics: Mapping[int, list[MetricRecord]]
-    """What clients measured, by position in the cohort."""
+    said: Mapping[int, RecordDict]
+    """What clients sent beside arrays, by position in the cohort."""
     refused: Mapping[int, Refusal]
     """Why others do not count, by position."""
 
@@ -36,15 +36,15 @@ def gathered(
     every = round.model.arrays.keys()
     names = agreed(every, (reply.arrays.keys() for reply in came.values()))
     model = round.model.only(names)
-    combination, metrics = updates.begin(sampler, round.cohort, model), {}
+    combination, said = updates.begin(sampler, round.cohort, model), {}
     for position, reply in came.items():
         try:
             must_agree(reply.arrays.keys(), names, every)
             combination.add(Answer(position, reply.arrays, reply.norm))
-            metrics[position] = reply.metrics
+            said[position] = reply.said
         except BadReplyError as error:
             refused[position] = Refusal(Silence.REFUSED, str(error))
-    return Gathered(combination, model, metrics, refused)
+    return Gathered(combination, model, said, refused)
 
 
 def _opened(contents: Mapping[int, RecordDict], refused: dict[int, Refusal]) -> dict[int, Reply]:

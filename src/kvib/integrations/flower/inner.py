@@ -13,15 +13,28 @@ from numpy.typing import NDArray
 
 from kvib.integrations.flower.records import unwritten, written
 
+MOST_NODES = 2**16
+"""Nodes that a pretended fleet has at most."""
 
-class _TwoNodes:
-    """A grid in which there are two nodes: enough to see what a strategy sends, and if to all."""
+
+class _Pretended:
+    """A grid of two nodes: enough to see what a strategy sends, and whether it sends it to all.
+
+    A strategy that waits for more nodes looks again, and every further look shows twice as many.
+    """
 
     def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+        self._grid, self._nodes = grid, 1
 
     def get_node_ids(self) -> Iterable[int]:
-        return [1, 2]
+        self._nodes *= 2
+        if self._nodes > MOST_NODES:
+            raise ValueError(
+                f"the wrapped strategy saw {MOST_NODES} nodes and still looks for more, so it "
+                "waits for more nodes than a fleet can have; lower the minimum in its "
+                "configure_train"
+            )
+        return list(range(1, self._nodes + 1))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -41,7 +54,7 @@ def _content_with_two(strategy: FedAvg) -> Iterator[None]:
 
 @contextmanager
 def _without_its_counts() -> Iterator[None]:
-    """It would tell of two nodes and of one result, which stand in for all there are."""
+    """Its log would count pretended nodes and one result, which stand in for all there are."""
 
     def more_than_informed(record: LogRecord) -> bool:
         return record.levelno > INFO
@@ -57,9 +70,9 @@ def message_of(
     strategy: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
 ) -> Message | None:
     """What it sends, to whomever; None where it does not train."""
-    two = cast(Grid, _TwoNodes(grid))
+    pretended = cast(Grid, _Pretended(grid))
     with _content_with_two(strategy), _without_its_counts():
-        messages = list(strategy.configure_train(server_round, arrays, config, two))
+        messages = list(strategy.configure_train(server_round, arrays, config, pretended))
     if not messages:
         return None
     first = messages[0].content

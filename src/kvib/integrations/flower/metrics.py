@@ -1,35 +1,73 @@
 """What clients measured while they trained, averaged as the wrapped strategy would."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from kvib.integrations.combining import alike, averaged
-
-Measured = list[tuple[dict[str, Any], float]]
-"""What each client measured, and its coefficient."""
+from kvib.integrations.subsets import agreed
 
 
-def measured(heard: Mapping[int, list[MetricRecord]], coefficients: list[float]) -> Measured:
-    """The records of clients that sent just one, by position in the cohort."""
+class Measured(NamedTuple):
+    """What a client sent beside arrays, with one MetricRecord or more, and its coefficient."""
+
+    said: RecordDict
+    coefficient: float
+
+    @property
+    def only(self) -> str | None:
+        """Name of its MetricRecord, where it sent just one."""
+        names = list(self.said.metric_records)
+        return names[0] if len(names) == 1 else None
+
+    @property
+    def numbers(self) -> Mapping[str, Any]:
+        """What is in that record."""
+        return {} if self.only is None else dict(self.said.metric_records[self.only])
+
+    def reweighed(self, shared: list[str], key: str) -> RecordDict:
+        """As it was sent, with the coefficient for a weight where there is just one record."""
+        if self.only is None:
+            return self.said
+        kept = {name: number for name, number in self.numbers.items() if name in shared}
+        record = MetricRecord({**kept, key: self.coefficient})
+        return RecordDict({**self.said, self.only: record})
+
+
+def measured(said: Mapping[int, RecordDict], coefficients: list[float]) -> list[Measured]:
+    """Those of the clients, by position in the cohort, that measured something."""
     return [
-        (dict(records[0]), coefficients[position])
-        for position, records in heard.items()
-        if len(records) == 1
+        Measured(records, coefficients[position])
+        for position, records in said.items()
+        if records.metric_records
     ]
 
 
-def averages(strategy: FedAvg, records: Measured) -> Mapping[str, Any]:
+def examples(records: list[Measured], key: str) -> Iterator[Any]:
+    """What clients give as the weight of their update, where they do."""
+    return (one.numbers[key] for one in records if key in one.numbers)
+
+
+def averages(strategy: FedAvg, records: list[Measured]) -> Mapping[str, Any]:
     """Means by coefficient, or what the strategy's own function makes of the records."""
     key, function = strategy.weighted_by_key, strategy.train_metrics_aggr_fn
-    if records and function is not aggregate_metricrecords:
-        shared = alike([record for record, _ in records])
-        contents = [
-            RecordDict({"metrics": MetricRecord({**{n: r[n] for n in shared}, key: weight})})
-            for r, weight in records
-        ]
-        return function(contents, key)
-    return {name: mean for name, mean in averaged(records).items() if name != key}
+    if not records or function is aggregate_metricrecords:
+        single = [one for one in records if one.only is not None]
+        means = averaged((one.numbers, one.coefficient) for one in single)
+        return {name: mean for name, mean in means.items() if name != key}
+    alike_named = _alike_named(records)
+    shared = alike([one.numbers for one in alike_named])
+    return function([one.reweighed(shared, key) for one in alike_named], key)
+
+
+def _alike_named(records: list[Measured]) -> list[Measured]:
+    """Those whose MetricRecords are called as most are.
+
+    A function looks them up by name, so one client with other names could end the run.
+    """
+    names = [one.said.metric_records.keys() for one in records]
+    most = agreed(frozenset().union(*names), names)
+    return [one for one, own in zip(records, names, strict=True) if own == most]

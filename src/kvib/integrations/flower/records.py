@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
 from kvib.integrations.arrays import BadReplyError, as_usual
+
+OURS = "kvib"
+"""Name of the record that is for the adapter alone."""
 
 
 def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
@@ -71,15 +74,15 @@ class Reply(NamedTuple):
 
     arrays: dict[str, bytes]
     """Nobody has looked into them yet."""
-    metrics: list[MetricRecord]
+    said: RecordDict
+    """Its other records: what it measured, and whatever else the app sends."""
     norm: Any
     """What it says the norm of its update is, if it says so."""
 
 
 def received(content: RecordDict) -> Reply:
     """A reply's parts, if there are arrays that could be a model."""
-    parts = list(content.values())
-    records = [part for part in parts if isinstance(part, ArrayRecord)]
+    records = list(content.array_records.values())
     if len(records) != 1:
         raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
     arrays = {}
@@ -87,5 +90,7 @@ def received(content: RecordDict) -> Reply:
         if array.stype != SType.NUMPY:
             raise BadReplyError(f"array {name!r} cannot be read: it is of kind {array.stype!r}")
         arrays[name] = array.data
-    norm = content.config_records.get("kvib", ConfigRecord()).get("norm")
-    return Reply(arrays, [part for part in parts if isinstance(part, MetricRecord)], norm)
+    said = {name: part for name, part in content.items() if name not in content.array_records}
+    norm = content.config_records.get(OURS, ConfigRecord()).get("norm")
+    said.pop(OURS, None)
+    return Reply(arrays, RecordDict(said), norm)

@@ -44,7 +44,8 @@ class RoundReport:
     """Clients that came since the last round, for the first time or again."""
     left: tuple[Key, ...]
     stepped: bool
-    """Whether the model moved: False below the quorum, and where no client answered."""
+    """Whether the model moved: False below the quorum, where no client answered, and where `Hidden`
+    lacks an update of the sum."""
 
     def metrics(self) -> dict[str, int | float]:
         """What goes into Flower's MetricRecord of the round."""
@@ -103,5 +104,6 @@ def reported(
         unheard=1 - float(cohort.weight[at].sum()) / total if total else 0.0,
         joined=(*news.joined, *news.returned),
         left=tuple(news.left),
-        stepped=outcome is not None and bool(heard),
+        # a sum of hidden updates that lacks one is of no use: the step is the number 0 then
+        stepped=outcome is not None and bool(heard) and np.ndim(outcome.d) > 0,
     )

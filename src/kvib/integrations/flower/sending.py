@@ -9,13 +9,15 @@ from flwr.serverapp.strategy import FedAvg
 
 from kvib.integrations.combining import Hidden, Visible
 from kvib.integrations.fleet import Fleet
+from kvib.integrations.flower.arguments import seconds
 from kvib.integrations.flower.asking import ask
 from kvib.integrations.flower.rounds import Replies, Round, sorted_replies
-from kvib.integrations.flower.waiting import nodes_online
+from kvib.integrations.flower.waiting import nodes_online, now, rest
 from kvib.integrations.watch import Silence
 
 ATTEMPTS = 5
 """Times that a cohort which was cut off is asked again before the round counts as silent."""
+NO_CLIENT = "none of them is a client, since none has said who it is or all were refused"
 
 
 class Sender:
@@ -37,28 +39,53 @@ class Sender:
         query_timeout: float,
         deadline: float | None,
     ) -> None:
-        if deadline is not None and not deadline > 0:
-            raise ValueError(f"deadline={deadline} is not a positive number of seconds")
         self._fleet, self._strategy, self._updates = fleet, strategy, updates
-        self._query_timeout, self._deadline = query_timeout, deadline
-        self.timeout = deadline
+        self._query_timeout, self._deadline = query_timeout, seconds(deadline)
+        self.timeout = self._deadline
         """Seconds for the answers of a round."""
+        self._problem = "nodes say nothing"
+        """Why a node is still unknown."""
 
     def begin(self, timeout: float) -> float:
         """The timeout of a run, given the one that `Strategy.start` was given."""
         self.timeout = timeout if self._deadline is None else self._deadline
         return self.timeout
 
-    def online(self, grid: Grid) -> set[int]:
-        """Node ids, once there are enough of them and all of them were asked who they are."""
+    def online(self, grid: Grid, cut_off: Round | None = None) -> set[int]:
+        """Node ids, once there are enough of them and all of them were asked who they are.
+
+        Args:
+            grid: where to look.
+            cut_off: a round whose cohort was cut off, and which is waited for.
+        """
         wanted = max(self._strategy.min_available_nodes, self._strategy.min_train_nodes)
+        since = now()
 
-        def is_enough(online: set[int]) -> bool:
-            strangers = self._fleet.strangers(online)
-            self._fleet.meet(ask(grid, strangers, self._query_timeout))
-            return bool(self._fleet.clients(online))
+        def lacking(online: set[int]) -> str | None:
+            heard = ask(grid, self._fleet.strangers(online), self._query_timeout)
+            self._fleet.meet(heard.introductions)
+            self._problem = next(reversed(heard.problems.values()), self._problem)
+            if not self._fleet.clients(online):
+                return f"{NO_CLIENT}; the last reason: {self._problem}"
+            if cut_off is None or self._is_back(cut_off, online) or self._is_over(since):
+                return None
+            return (
+                f"fewer than half of the drawn clients are back, and of the {cut_off.online} nodes"
+            )
 
-        return nodes_online(grid, wanted, is_enough)
+        return nodes_online(grid, wanted, lacking)
+
+    def _is_back(self, round: Round, online: set[int]) -> bool:
+        """Whether an outage is over: for half of the drawn clients, or of the nodes there were.
+
+        Nodes come back one by one, and the first ones say nothing about the others.
+        """
+        at = {self._fleet.address(key) for key in round.keys}
+        return 2 * len(at & online) >= len(at) or 2 * len(online) >= round.online
+
+    def _is_over(self, since: float) -> bool:
+        """Whether clients that are waited for would be late; they may be gone for good."""
+        return self.timeout is not None and now() - since >= self.timeout
 
     def messages(self, round: Round, online: set[int]) -> list[Message]:
         """Messages to those of a cohort who are online."""
@@ -88,8 +115,10 @@ class Sender:
         """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
         attempts = 0
         while self._is_cut_off(replies.kinds, attempts):
+            if replies.kinds == {Silence.AWAY}:  # nodes may be listed that cannot be reached
+                rest(attempts)
             attempts += 1
-            messages = self.messages(round, self.online(grid))
+            messages = self.messages(round, self.online(grid, round))
             if not messages:  # others are online: these clients are gone, not the network
                 break
             log(INFO, "kvib: no drawn client was reached; they are asked again")

@@ -11,7 +11,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
-from numpy.typing import NDArray
 
 from kvib import names
 from kvib.cohort import Cohort
@@ -27,9 +26,10 @@ from kvib.integrations.fleet import (
     Plan,
     usual_guard,
 )
+from kvib.integrations.flower.arguments import Buffers, by_key, known_buffers, known_updates
 from kvib.integrations.flower.gathering import gathered
 from kvib.integrations.flower.inner import message_of, step_of
-from kvib.integrations.flower.metrics import averages, measured
+from kvib.integrations.flower.metrics import averages, examples, measured
 from kvib.integrations.flower.records import to_arrays
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
 from kvib.integrations.flower.report import RoundReport, reported
@@ -37,7 +37,7 @@ from kvib.integrations.flower.rounds import Round, keys_of, sorted_replies
 from kvib.integrations.flower.sending import Sender
 from kvib.integrations.watch import Watch
 from kvib.policies import Forecast, Policy
-from kvib.population import Key
+from kvib.population import Key, listed
 from kvib.procedures import Procedure
 from kvib.rates import EstimatedRate
 from kvib.sampler import Sampler
@@ -106,7 +106,7 @@ class UnbiasedSampling(Strategy):
         response: float | EstimatedRate | Mapping[Key, float] = EstimatedRate(),  # noqa: B008
         guard: Guards = usual_guard,
         updates: Visible | Hidden = Visible(),  # noqa: B008
-        buffers: Callable[[str, NDArray[Any]], bool] = running_statistics,
+        buffers: Buffers = running_statistics,
         query_timeout: float = 300.0,
         quorum: float = 0.0,
         deadline: float | None = None,
@@ -143,7 +143,8 @@ class UnbiasedSampling(Strategy):
                 variables=variables,
             )
         )
-        self.updates, self._is_buffer, self._on_round = updates, buffers, on_round
+        self.updates, self._is_buffer = known_updates(updates), known_buffers(buffers)
+        self._on_round = on_round
         self._sender = Sender(self.fleet, self.strategy, updates, query_timeout, deadline)
         self._watch = Watch(_say, quorum, patience)
         self.cohort: Cohort | None = None
@@ -229,13 +230,12 @@ class UnbiasedSampling(Strategy):
             return None, None
         replied = self._sender.reached(self._grid, round, sorted_replies(round, replies))
         came = gathered(self.updates, self.sampler, round, replied)
-        drawn, heard = len(round.cohort), list(came.metrics)
+        drawn, heard = len(round.cohort), list(came.said)
         unheard = keys_of(round, came.refused)
         self.fleet.refused = {key: refusal.why for key, refusal in unheard.items()}
         self._watch.answers(drawn, unheard)
-        records = measured(came.metrics, round.cohort.coefficients.tolist())
-        key = self.strategy.weighted_by_key
-        self.fleet.compare(record[key] for record, _ in records if key in record)
+        records = measured(came.said, round.cohort.coefficients.tolist())
+        self.fleet.compare(examples(records, self.strategy.weighted_by_key))
         # a user's function may raise here: the sampler has not learned yet
         means = averages(self.strategy, records)
         outcome = None
@@ -297,13 +297,13 @@ class UnbiasedSampling(Strategy):
         log(INFO, "\t├──> kvib: %r, %r, journal %s", plan.policy, procedure, plan.journal)
         self.strategy.summary()
 
-    def leave(self, keys: Iterable[Key]) -> None:
-        """Clients go, with their share of the objective, until they introduce themselves anew."""
-        self.fleet.leave(keys)
+    def leave(self, keys: Key | Iterable[Key]) -> None:
+        """One client or several go, with their share of λ, until they introduce themselves anew."""
+        self.fleet.leave(listed(keys))
 
     def reweigh(self, weights: Mapping[Key, float]) -> None:
         """Weights of clients change, in the units of the others, until the server restarts."""
-        self.fleet.reweigh(weights)
+        self.fleet.reweigh(by_key(weights))
 
     def switch(self, policy: Policy[Any] | str, procedure: Procedure | str | None = None) -> None:
         """Draw with another policy from the next round on; it learns from the journal's rounds."""

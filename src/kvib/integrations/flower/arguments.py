@@ -1,0 +1,49 @@
+"""Arguments that would fail only in the middle of a run, refused where they are given."""
+
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from kvib.integrations.combining import Hidden, Visible
+from kvib.population import Key
+
+Buffers = Callable[[str, NDArray[Any]], bool]
+"""Which arrays, by name and value, are averaged instead of learned."""
+
+
+def known_updates(updates: Any) -> Visible | Hidden:
+    """How the server sees updates."""
+    if isinstance(updates, Visible | Hidden):
+        return updates
+    name = getattr(updates, "__name__", repr(updates))
+    raise ValueError(f"updates={name} is no way to see updates; write Visible() or Hidden()")
+
+
+def known_buffers(buffers: Any) -> Buffers:
+    """Which arrays are averaged."""
+    if callable(buffers):
+        return cast(Buffers, buffers)
+    raise ValueError(
+        f"buffers={buffers!r} is not a function of an array's name and value; to learn all arrays "
+        "write buffers=lambda name, array: False"
+    )
+
+
+def by_key(weights: Any) -> Mapping[Key, float]:
+    """Weights of clients."""
+    if isinstance(weights, Mapping):
+        return weights
+    raise ValueError(
+        f"weights={weights!r} is not a mapping from client key to weight; write {{key: weight}}"
+    )
+
+
+def seconds(deadline: Any) -> float | None:
+    """How long the answers of a round may take; None: as long as `Strategy.start` says."""
+    if deadline is None:
+        return None
+    if isinstance(deadline, Real) and float(deadline) > 0:
+        return float(deadline)
+    raise ValueError(f"deadline={deadline!r} is not a positive number of seconds, or None")
