@@ -3,23 +3,17 @@
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from kvib.checks import positive_weights, warn
 from kvib.cohort import Cohort, IntArray
-from kvib.integrations.offline import (
-    EstimateAvailability,
-    Missing,
-    Offline,
-    Renormalise,
-    missing,
-    shown,
-)
+from kvib.integrations.offline import EstimateAvailability, Offline, Renormalise, shown
 from kvib.integrations.plan import Guards, Opened, Plan, usual_guard
 from kvib.integrations.roster import Address, Introduction, Roster
 from kvib.integrations.sizes import Sizes
+from kvib.integrations.standing import News, Standing, absent_from, standing
 from kvib.policies import Policy
 from kvib.population import Key
 from kvib.procedures import Procedure
@@ -38,31 +32,6 @@ __all__ = [
     "Standing",
     "usual_guard",
 ]
-
-_NOT_ONE = np.empty(0, np.int64)
-
-
-class News(NamedTuple):
-    """What happened to the population since the last round."""
-
-    joined: list[Key]
-    returned: list[Key]
-    left: list[Key]
-    unnamed: list[Key]
-    """Those of the joined that have no name of their own."""
-
-
-class Standing(NamedTuple):
-    """Who could be drawn in the last round."""
-
-    clients: int
-    """How many there are, those offline included."""
-    offline: float
-    """Share of λ that was offline."""
-    lost: float
-    """Share of λ of clients that are offline for longer than chance explains."""
-    missed: list[Key]
-    """Those clients."""
 
 
 class Fleet:
@@ -273,7 +242,7 @@ class Fleet:
         sampler = self._opened.sampler
         if self._opened.left_over:
             here = np.sort(sampler.ids(self.clients(online)))
-            self._stand(_away(sampler, here))
+            self.standing = standing(sampler, absent_from(sampler, here, None))
             return self._opened.left_over.pop(0)
         available = self._available(set(online))
         if not len(available):
@@ -298,10 +267,12 @@ class Fleet:
         here = self.clients(online)
         self._return(here)
         available = np.sort(self.sampler.ids(here))
-        absent = self._missing(available) if len(available) else None
-        if absent is not None and len(absent.leaving):
-            self.sampler.leave(self.sampler.keys(absent.leaving))
-        self._stand(absent)
+        absent = absent_from(self.sampler, available, self.plan.gone_after)
+        if len(absent.leaving):
+            leaving = self.sampler.keys(absent.leaving)
+            self.sampler.leave(leaving)
+            self._news.left.extend(leaving)
+        self.standing = standing(self.sampler, absent)
         self._steady = (online, available) if len(here) == len(self.sampler.population) else None
         return available
 
@@ -315,31 +286,6 @@ class Fleet:
             weights = [self._weights[key] for key in back]
             self.sampler.join(weights, back, self.plan.prices(back))
             self._news.returned.extend(back)
-
-    def _missing(self, available: IntArray) -> Missing:
-        """Clients that are not online, after one more round without them."""
-        assert self.sampler is not None
-        away = _away(self.sampler, available).away
-        reach = self.sampler.reach
-        missed = reach.missed(away)  # it lives in the journal, so that a restart changes nothing
-        rounds = np.ones(len(away), np.int64) if missed is None else missed + 1
-        sorted_out = missing(away, rounds, reach.before_absence(away), self.plan.gone_after)
-        self._news.left.extend(self.sampler.keys(sorted_out.leaving))
-        return sorted_out
-
-    def _stand(self, absent: Missing | None) -> None:
-        """What could be drawn, once those who leave have left."""
-        assert self.sampler is not None
-        population = self.sampler.population
-        away = lost = _NOT_ONE
-        if absent is not None:
-            away, lost = (np.setdiff1d(ids, absent.leaving) for ids in (absent.away, absent.lost))
-        self.standing = Standing(
-            len(population),
-            float(population.share(away).sum()) if absent is not None else 1.0,
-            float(population.share(lost).sum()),
-            population.keys(lost),
-        )
 
     def compare(self, examples: Iterable[Any]) -> None:
         """Warn where clients that never introduced themselves train on different numbers."""
@@ -371,12 +317,6 @@ class Fleet:
         """Let go of the journal, for another process, or another fleet in this one."""
         if self._opened is not None:
             self._opened.close()
-
-
-def _away(sampler: Sampler, available: IntArray) -> Missing:
-    """Clients that are not available, before it is known what that means."""
-    away = np.setdiff1d(sampler.population.here(), available)
-    return Missing(away, _NOT_ONE, _NOT_ONE)
 
 
 def _order(key: Key) -> tuple[bool, Any]:

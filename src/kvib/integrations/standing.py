@@ -1,0 +1,55 @@
+"""Who can be drawn now, who cannot, and what that means."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kvib.cohort import IntArray
+from kvib.integrations.offline import Missing, missing
+from kvib.population import Key
+from kvib.sampler import Sampler
+
+
+class News(NamedTuple):
+    """What happened to the population since the last round."""
+
+    joined: list[Key]
+    returned: list[Key]
+    left: list[Key]
+    unnamed: list[Key]
+    """Those of the joined that have no name of their own."""
+
+
+class Standing(NamedTuple):
+    """Who could be drawn in the last round."""
+
+    clients: int
+    """How many there are, those offline included."""
+    offline: float
+    """Share of λ that was offline."""
+    lost: float
+    """Share of λ of clients that are offline for longer than chance explains."""
+    missed: list[Key]
+    """Those clients."""
+
+
+def absent_from(sampler: Sampler, available: IntArray, gone_after: int | None) -> Missing:
+    """Clients that are not available, sorted by what that means. An empty list is an outage."""
+    away = np.setdiff1d(sampler.population.here(), available)
+    if not len(available):
+        return Missing(away, away[:0], away[:0])
+    missed = sampler.reach.missed(away)  # it lives in the journal: a restart changes nothing
+    rounds = np.ones(len(away), np.int64) if missed is None else missed + 1
+    return missing(away, rounds, sampler.reach.before_absence(away), gone_after)
+
+
+def standing(sampler: Sampler, absent: Missing) -> Standing:
+    """The shares of those who are absent, once those who leave have left."""
+    population = sampler.population
+    away, lost = (ids[population.is_here(ids)] for ids in (absent.away, absent.lost))
+    return Standing(
+        len(population),
+        float(population.share(away).sum()),
+        float(population.share(lost).sum()),
+        population.keys(lost),
+    )
