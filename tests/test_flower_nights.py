@@ -904,6 +904,24 @@ def test_nodes_that_come_back_one_by_one_are_waited_for(log):
     assert metrics["kvib-missing"] == 5
 
 
+def test_the_wait_for_a_cohort_begins_when_the_first_nodes_are_back(clock):
+    """An outage of ten hours, with a timeout of one; then nodes come back one by one."""
+    strategy, grid = sampling(deadline=3600), fleet()
+    play(strategy, grid, 2)
+    messages = strategy.configure_train(3, X, ConfigRecord(), grid)
+    grid.online, nodes, sleep = set(), sorted(grid.all), clock.sleep
+
+    def sleeping(seconds):
+        sleep(seconds)
+        if clock.now > 36_000:
+            grid.online = set(nodes[: len(grid.online) + 1])
+
+    clock.sleep = sleeping
+    _, metrics = strategy.aggregate_train(3, grid.send_and_receive(messages))
+    assert metrics["kvib-missing"] <= 5
+    assert clock.now > 36_000
+
+
 def test_a_cohort_that_is_gone_for_good_is_waited_for_no_longer_than_for_an_answer(clock):
     strategy, grid = sampling(deadline=600), fleet()
     play(strategy, grid, 2)

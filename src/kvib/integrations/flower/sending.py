@@ -59,15 +59,16 @@ class Sender:
             cut_off: a round whose cohort was cut off, and which is waited for.
         """
         wanted = max(self._strategy.min_available_nodes, self._strategy.min_train_nodes)
-        since = now()
+        since: list[float] = []
 
         def lacking(online: set[int]) -> str | None:
+            since.append(now())  # from when there are enough nodes, however long an outage was
             heard = ask(grid, self._fleet.strangers(online), self._query_timeout)
             self._fleet.meet(heard.introductions)
             self._problem = next(reversed(heard.problems.values()), self._problem)
             if not self._fleet.clients(online):
                 return f"{NO_CLIENT}; the last reason: {self._problem}"
-            if cut_off is None or self._is_back(cut_off, online) or self._is_over(since):
+            if cut_off is None or self._is_back(cut_off, online) or self._is_over(since[0]):
                 return None
             return (
                 f"fewer than half of the drawn clients are back, and of the {cut_off.online} nodes"
