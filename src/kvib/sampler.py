@@ -21,8 +21,6 @@ from kvib.checks import (
     checked_cohort,
     checked_cost,
     checked_kind,
-    checked_policy,
-    checked_procedure,
     checked_seed,
     checked_sketch,
     checked_variables,
@@ -40,6 +38,7 @@ from kvib.guard import Guard
 from kvib.learner import Learner
 from kvib.ledger import Ledger
 from kvib.policies import Forecasts, Policy, Setting
+from kvib.policies.checked import checked_policy, checked_procedure
 from kvib.population import Key, Population, listed
 from kvib.prices import Prices
 from kvib.procedures import Procedure, independent
