@@ -13,7 +13,7 @@ from kvib.difference import Remembered
 from kvib.guard import Guard
 from kvib.population import Key
 from kvib.rows import Rows
-from kvib.spread import Spread
+from kvib.variance import Spread
 
 Coefficients = Callable[[Cohort], FloatArray]
 

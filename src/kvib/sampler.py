@@ -47,9 +47,9 @@ from kvib.rates import EstimatedRate
 from kvib.reach import Reach
 from kvib.resting import Resting
 from kvib.sketches import Sketches
-from kvib.spread import Spread
 from kvib.switching import Learned, NewGuard
 from kvib.urn import Chances, Urn
+from kvib.variance import Spread
 
 
 class Sampler:

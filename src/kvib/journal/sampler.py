@@ -21,7 +21,6 @@ from kvib.checkin import Admission
 from kvib.checks import checked_cohort, cohort_norms
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.estimation import Ended
-from kvib.estimators import deviation
 from kvib.journal import agreement, cohorts, switches
 from kvib.journal.access import TornError, torn
 from kvib.journal.file import Event, JournalFile
@@ -37,6 +36,7 @@ from kvib.procedures import Procedure
 from kvib.sampler import Sampler
 from kvib.switching import Learned, NewGuard
 from kvib.urn import Chances
+from kvib.variance import deviation
 
 REPLAY = 1.0
 """Seconds of work to be done again at opening before a snapshot is due,"""
