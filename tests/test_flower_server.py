@@ -16,7 +16,7 @@ from flower_grid import LocalGrid, numbers, one_round, partitions, record, shift
 from kvib import compiled
 from kvib.integrations.flower import UnbiasedSampling, Visible
 from kvib.integrations.flower.records import Unwritten, unwritten, written
-from kvib.spread import Spread
+from kvib.variance import Spread
 
 N = 6
 SIZES = [10.0, 20, 30, 40, 5, 100]

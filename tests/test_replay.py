@@ -12,7 +12,6 @@ import kvib
 from enumeration import outcomes
 from kvib import metrics
 from kvib.cohort import Cohort
-from kvib.estimators import deviation
 from kvib.journal import Logged
 from kvib.journal.cohorts import lengthened, short
 from kvib.names import PROCEDURES
@@ -20,6 +19,7 @@ from kvib.plan import plan
 from kvib.policies import Setting
 from kvib.replay import replay
 from kvib.tally import _below_all, norm_part
+from kvib.variance import deviation
 from logs import Spy, logged, world
 
 DRAWS = [kvib.independent, kvib.with_replacement, kvib.pivotal]

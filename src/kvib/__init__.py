@@ -7,7 +7,6 @@ from kvib.diagnose import Diagnosis, diagnose
 from kvib.difference import Difference
 from kvib.estimation import NotFiniteError
 from kvib.estimators import (
-    VarianceEstimate,
     estimate,
     estimated_variance,
     norm,
@@ -50,6 +49,7 @@ from kvib.rates import EstimatedRate
 from kvib.recommended import recommended
 from kvib.sampler import Sampler
 from kvib.selectors import DivFL, PowerOfChoice, Selector
+from kvib.variance import VarianceEstimate
 from kvib.waterfill import waterfill
 
 __version__ = "0.1.0"

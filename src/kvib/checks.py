@@ -13,10 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import procedures
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.policies import Policy
-from kvib.procedures import Procedure, without_replacement
 
 T = TypeVar("T")
 
@@ -25,52 +22,14 @@ LARGEST_NORM = 1e60
 SMALLEST_FEEDBACK = 1e-60
 
 
-def checked_policy(policy: Any) -> Policy[Any]:
-    """A policy that has what every policy needs."""
-    if isinstance(policy, type):
-        raise ValueError(f"policy {policy.__name__} is a class; write {policy.__name__}()")
-    if not isinstance(policy, Policy):
-        raise ValueError(
-            f"policy {_short(policy)} is not a policy; write kvib.Forecast(), kvib.KVib() or your "
-            "own subclass of kvib.Policy"
-        )
-    kind = type(policy)
-    missing = [name for name in ("start", "scores") if getattr(kind, name) is getattr(Policy, name)]
-    missing += [] if hasattr(policy, "procedure") else ["procedure"]
-    if missing:
-        raise ValueError(
-            f"policy {kind.__name__} has no {' and no '.join(missing)}; a policy needs start, "
-            "scores and the procedure to draw with by default"
-        )
-    return policy
-
-
-def checked_procedure(procedure: Any, policy: Policy[Any]) -> Procedure:
-    """A procedure that can give this policy's probabilities; the policy's own by default."""
-    chosen = policy.procedure if procedure is None else procedure
-    if not isinstance(chosen, Procedure):
-        known = isinstance(chosen, str) and chosen in procedures.__all__
-        raise ValueError(
-            f"procedure {_short(chosen)} is not a procedure; write "
-            f"kvib.{chosen if known else 'pivotal'}" + ("" if known else ", say")
-        )
-    if chosen is without_replacement and not policy.equal:
-        raise ValueError(
-            "without_replacement gives every client the same probability, "
-            f"{type(policy).__name__} does not; kvib.pivotal draws a fixed number with any "
-            "probabilities"
-        )
-    return chosen
-
-
 def checked_cohort(cohort: Any) -> Cohort:
     """What `draw` returned."""
     if not isinstance(cohort, Cohort):
-        raise ValueError(f"{_short(cohort)} is not a cohort; give the one that draw() returned")
+        raise ValueError(f"{short(cohort)} is not a cohort; give the one that draw() returned")
     return cohort
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """A value as part of one line."""
     return " ".join(reprlib.repr(value).split())
 
@@ -85,7 +44,7 @@ def _floats(values: Any, name: str, way_out: str) -> FloatArray:
             raise TypeError
         return np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} {_short(values)} are not numbers; {way_out}") from None
+        raise ValueError(f"{name} {short(values)} are not numbers; {way_out}") from None
 
 
 def checked_weights(weights: ArrayLike) -> FloatArray:
@@ -108,7 +67,7 @@ def positive_weights(weights: ArrayLike, called: Sequence[Any] = ()) -> FloatArr
     """Weights of clients, a copy; `called` is what they are called, by default by their place."""
     if isinstance(weights, Mapping):
         raise ValueError(
-            f"weights {_short(weights)} are a mapping; write weights=list(d.values()), keys=list(d)"
+            f"weights {short(weights)} are a mapping; write weights=list(d.values()), keys=list(d)"
         )
     w = _floats(weights, "weights", "give one positive number per client, as a list or an array")
     if w.ndim != 1 or len(w) == 0:
@@ -138,7 +97,7 @@ def checked_cost(cost: ArrayLike | None, clients: int) -> FloatArray | None:
 def checked_budget(budget: float, clients: float, cost: FloatArray | None = None) -> float:
     """A number of clients per round, or a sum of costs, that this population can provide."""
     if isinstance(budget, bool) or np.asarray(budget).dtype.kind not in "iuf":
-        raise ValueError(f"budget {_short(budget)} is not a number of clients per round")
+        raise ValueError(f"budget {short(budget)} is not a number of clients per round")
     if not (np.isfinite(budget) and budget > 0):
         raise ValueError(f"budget {budget} is not a positive number of clients per round")
     if cost is not None:
@@ -208,7 +167,7 @@ def available_ids(available: Any, clients: int, name: str = "available") -> IntA
         return np.empty(0, dtype=np.int64)
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise ValueError(
-            f"{name}={_short(available)} {_instead(given)}give one boolean per client, or a list "
+            f"{name}={short(available)} {_instead(given)}give one boolean per client, or a list "
             "of ids"
         )
     unknown = given[(given < 0) | (given >= clients)]

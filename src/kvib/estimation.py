@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvib import rows
 from kvib.checks import LARGEST_NORM, warn
 from kvib.cohort import BoolArray, Cohort, FloatArray, Guarantee, IntArray
+from kvib.difference import Remembered
+from kvib.guard import Guard
+from kvib.population import Key
 from kvib.rows import Rows
-
-if TYPE_CHECKING:
-    from kvib.sampler import Sampler
-    from kvib.spread import Spread
+from kvib.variance import Spread
 
 Coefficients = Callable[[Cohort], FloatArray]
 
@@ -49,6 +49,41 @@ def among_heard(coefficients: Coefficients, cohort: Cohort, heard: BoolArray) ->
     return float(coefficients(cohort.take(heard)).sum()) / drawn if drawn > 0 else 1.0
 
 
+class Ended(NamedTuple):
+    """A round whose updates have all come."""
+
+    cohort: Cohort
+    norms: FloatArray
+    """‖g − βh‖ of those who answered, NaN of others."""
+    sketches: FloatArray
+    usual: float
+    """Σ coefficient·‖g‖, from which the guard learns."""
+    kept: list[tuple[Cohort, Rows]]
+    """What an estimator that remembers shall keep."""
+    variance: float = math.nan
+    """What the updates show of it; NaN where it is not known."""
+    cut: float = 0.0
+    """What the guard cut off."""
+    biased: bool = False
+    """Whether that, or the coefficients, made the estimate biased."""
+
+
+class Parts(NamedTuple):
+    """What an estimation takes from a sampler, as of its beginning."""
+
+    guard: Guard | None
+    usual_step: float
+    memory: Remembered | None
+    sketch: int
+    """Numbers of each sketch."""
+    names: Callable[[IntArray], list[Key]]
+    """What clients are called, for messages."""
+    silence: Callable[[Cohort, BoolArray], None]
+    """Called with those who answered."""
+    end: Callable[[Ended], Guarantee]
+    """Learns from the round, and says what its estimate is."""
+
+
 class Estimation:
     """Σ coefficient·(g − βh) + βΣλh, accumulated in double precision, part by part.
 
@@ -60,15 +95,15 @@ class Estimation:
 
     def __init__(
         self,
-        sampler: "Sampler",
+        parts: Parts,
         cohort: Cohort,
         coefficients: Coefficients,
         heard: BoolArray | None = None,
-        spread: "Spread | None" = None,
+        spread: Spread | None = None,
     ) -> None:
-        self._sampler, self._cohort, self._coefficients = sampler, cohort, coefficients
+        self._parts, self._cohort, self._coefficients = parts, cohort, coefficients
         self._weigh(heard)
-        memory = sampler.remembered
+        memory = parts.memory
         self._d: Any = 0.0 if memory is None else memory.known(cohort.left_out)
         self._recalled: Any = None if memory is None else memory.recalled(cohort.ids)
         self._kept: list[tuple[BoolArray, Rows]] = []
@@ -85,14 +120,14 @@ class Estimation:
         self._together: Any = 0.0
         """The sum that the variance depends on."""
         self._like: Any = None
-        self._sketches = np.zeros((len(cohort), sampler.sketches.size))
+        self._sketches = np.zeros((len(cohort), parts.sketch))
 
     def _weigh(self, heard: BoolArray | None) -> None:
         """Coefficients, and what they let a client add."""
         self._heard, self._scale = heard, 1.0
         self._more = 1.0 if heard is None else among_heard(self._coefficients, self._cohort, heard)
         self._factors = self._coefficients(self._cohort) * self._more
-        guard, usual = self._sampler.guard, self._sampler.usual_step
+        guard, usual = self._parts.guard, self._parts.usual_step
         self._watch = None if guard is None else guard.watch(self._factors, usual)
 
     @property
@@ -107,7 +142,7 @@ class Estimation:
         afterwards; returns g − βh of those that are finite, as far as a guard left it. Without a
         guard all must be."""
         given = rows.floating(rows.real(updates))
-        return self.borrow(at, given if self._sampler.remembered is None else rows.copied(given))
+        return self.borrow(at, given if self._parts.memory is None else rows.copied(given))
 
     def borrow(self, at: BoolArray, updates: Rows) -> Rows:
         """The same of updates that stay as they are until the end."""
@@ -127,14 +162,14 @@ class Estimation:
                 residuals = residuals * rows.like(residuals, shorter[:, None])
                 updates, lengths = recalled + residuals, lengths * shorter
         self.norms[at] = lengths
-        if self._sampler.sketches.size:
-            self._sketches[at] = rows.sketch(updates, self._sampler.sketches.size)
+        if self._parts.sketch:
+            self._sketches[at] = rows.sketch(updates, self._parts.sketch)
         self._d = rows.plus(self._d, rows.doubled(self._factors[at], residuals))
         if self._spread is not None and not self._spread.norms_suffice:
             weighted = rows.doubled(self._spread.weights[at], residuals)
             self._together = rows.plus(self._together, weighted)
         self._like = residuals[:0]
-        if self._sampler.remembered is not None:
+        if self._parts.memory is not None:
             self._kept.append((np.array(at), updates))
         return residuals
 
@@ -144,7 +179,7 @@ class Estimation:
         Returns the factor of each in Σ factor·g, 0 where the norm is not finite. The caller adds
         that up, where the updates lie and without rows of their own, and gives it to `finish`.
         """
-        if self._sampler.remembered is not None or self._sampler.sketches.size:
+        if self._parts.memory is not None or self._parts.sketch:
             raise ValueError(
                 "this sampler remembers updates or sketches of them, for which norms do not "
                 "suffice; give the updates to add"
@@ -170,8 +205,8 @@ class Estimation:
             raise ValueError(f"{len(updates)} updates for {np.count_nonzero(at)} marked clients")
         if not np.isnan(self.norms[at]).all() or self.not_finite[at].any():
             raise ValueError("a client was added before; add each once")
-        if self._sampler.remembered is not None:
-            self._sampler.remembered.check(updates)
+        if self._parts.memory is not None:
+            self._parts.memory.check(updates)
 
     def _without(self, at: BoolArray, sound: BoolArray, lengths: FloatArray) -> BoolArray:
         """`at` without those whose updates are no numbers: nothing can shorten them."""
@@ -195,12 +230,12 @@ class Estimation:
                 "back to an earlier one, and lower the learning rate",
             )
         if len(gone):
-            names = ", ".join(map(str, self._sampler.keys(gone)))
+            names = ", ".join(map(str, self._parts.names(gone)))
             warn(
                 f"updates of round {self._cohort.round} are not finite, and left out as if their "
                 f"clients had not answered: {names}; lower the learning rate, or clip"
             )
-        self._sampler.warn_of_silence(self._cohort, heard | self.not_finite)
+        self._parts.silence(self._cohort, heard | self.not_finite)
 
     def finish(self, added: Any = None, variance: float | None = None) -> Any:
         """The estimated step d; the sampler has learned from the round then. 0 if nobody came.
@@ -211,7 +246,7 @@ class Estimation:
         """
         if added is not None:
             self._d = added if self._like is None else rows.plus(self._d, added)
-        parts = [(self._cohort.take(at), updates) for at, updates in self._kept]
+        kept = [(self._cohort.take(at), updates) for at, updates in self._kept]
         heard = ~np.isnan(self.norms)
         self._tell(heard)
         more = among_heard(self._coefficients, self._cohort, heard) / self._more
@@ -220,10 +255,18 @@ class Estimation:
         usual = 0.0 if self._watch is None else self._watch.total() * more
         if variance is None:
             variance = self._seen_variance()
-        self._sampler.finish(self._cohort, self.norms, self._sketches, usual, parts, variance)
-        self.variance = variance
-        self._scale = more
-        self._say()
+        self.variance, self._scale = variance, more
+        ended = Ended(
+            cohort=self._cohort,
+            norms=self.norms,
+            sketches=self._sketches,
+            usual=usual,
+            kept=kept,
+            variance=variance,
+            cut=self.cut,
+            biased=self.cut > 0 or self.guarantee == "biased",
+        )
+        self.guarantee = self._parts.end(ended)
         return d
 
     def _seen_variance(self) -> float:
@@ -240,11 +283,3 @@ class Estimation:
         if not math.isfinite(rows.norms(given[None])[0]):
             raise overflown(self._cohort.ids, self._factors * self.norms, given)
         return given
-
-    def _say(self) -> None:
-        """What the round came to, beside d."""
-        sampler = self._sampler
-        sampler.cut = self.cut
-        if sampler.cut > 0 or self.guarantee == "biased":
-            sampler.guarantee = "biased"
-        self.guarantee = sampler.guarantee

@@ -3,15 +3,15 @@
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from kvib import rows
 from kvib.checks import LARGEST_NORM, by_id
-from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray, Pairs
+from kvib.cohort import BoolArray, Cohort, FloatArray, IntArray
 from kvib.estimation import Coefficients, NotFiniteError, overflown
-from kvib.procedures.procedure import whole_and_part
+from kvib.variance import VarianceEstimate, deviation, estimated
 
 Update = Any
 """One client's update: a NumPy array, a torch tensor, a number, or dicts and lists of them."""
@@ -123,18 +123,6 @@ def norms(updates: Sequence[Update]) -> FloatArray:
     return np.array([math.nan if u is None else norm(u) for u in updates], dtype=np.float64)
 
 
-class VarianceEstimate(NamedTuple):
-    """What a cohort says about the variance E‖d − D‖² of its own estimate."""
-
-    value: float
-    """NaN where it is not known: some clients can never be drawn together (one draw, say), an
-    approximation has too little to go by, an answer is missing that was certain, or that of a
-    client whose rate of answers is an estimate, and all who came were certain."""
-    exact: bool
-    """Whether its mean over all draws is the variance exactly; False: a good approximation
-    (pivotal, …), or NaN."""
-
-
 def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> VarianceEstimate:
     """Estimate the sampling noise of one round from that round alone, so that a server can plot it.
 
@@ -151,109 +139,11 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Any) -> Varia
     answered, given = answers(cohort, updates)
     lengths, came = np.full(len(cohort), math.nan), norms(given)
     if not (came <= LARGEST_NORM).all():
-        return _known(math.nan, exact=False)
+        return estimated(math.nan, exact=False)
     lengths[answered] = came
     pairs = None if cohort.pairs is None else cohort.pairs()
     alone = pairs is not None and pairs.uncorrelated
     return deviation(cohort, lengths, None if alone else _gram(given), pairs)
-
-
-def deviation(
-    cohort: Cohort, lengths: FloatArray, gram: FloatArray | None, pairs: Pairs | None = None
-) -> VarianceEstimate:
-    """The same from the norms of a cohort's updates and the inner products of those that came.
-
-    Args:
-        cohort: who was drawn.
-        lengths: ‖g‖ in the order of `cohort.ids`, NaN where there was no answer.
-        gram: g_i·g_j of those who answered; independent draws do without, others give NaN.
-        pairs: second moments, if already at hand.
-    """
-    if not cohort.by_chance:
-        raise ValueError("a selector's cohort has no inclusion probabilities, hence no variance")
-    if pairs is None and cohort.pairs is not None:
-        pairs = cohort.pairs()
-    answered = ~np.isnan(lengths)
-    drawn = cohort.take(answered)
-    if cohort.guarantee == "biased" or not (pairs is None or pairs.complete):
-        return _known(math.nan, exact=False)
-    count, a, r = drawn.count, drawn.availability, drawn.response / drawn.availability
-    zeta = drawn.weight / (a * drawn.expected)
-    squared = (zeta * lengths[answered]) ** 2
-    away = ((count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared).sum()
-    alone = pairs is not None and pairs.uncorrelated
-    if gram is None and not alone:
-        return _known(math.nan, exact=False)
-    scaled = np.empty((0, 0)) if gram is None else np.outer(zeta, zeta) * gram
-    if pairs is None:
-        value = _approximate(cohort, drawn, r, scaled) + away
-        return _known(seen(cohort, answered, value), exact=False)
-    between = 0.0 if alone else _between(count / r, pairs, answered, scaled)
-    own = (count * pairs.size[answered] / r * squared).sum()
-    value = seen(cohort, answered, own - between + away)
-    return _known(value, exact=cohort.guarantee == "unbiased")
-
-
-def seen(cohort: Cohort, answered: BoolArray, value: float) -> float:
-    """A variance as far as those who answered show it; NaN where they do not.
-
-    Silence of a client whose answer was certain, if only by an estimate, is noise of which nothing
-    is known. Where those who came were certain, and an estimated rate says that others were not,
-    no noise was seen, and 0 would say that there is none. With known rates 0 is right: rounds in
-    which such a client answers show more, and the mean is the variance.
-    """
-    silent = not answered.all()
-    if cohort.lost(answered).any() or (silent and value == 0 and cohort.guarantee != "unbiased"):
-        return math.nan
-    return value
-
-
-def _known(value: float, exact: bool) -> VarianceEstimate:
-    """What is not a number is not known, and nothing of it is exact."""
-    known = math.isfinite(value)
-    return VarianceEstimate(float(value) if known else math.nan, exact and known)
-
-
-def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, gram: FloatArray) -> float:
-    """½ΣΣ weight_i weight_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²."""
-    if len(weight) < 2:
-        return 0.0
-    ratio = pairs.ratio if isinstance(pairs.ratio, float) else pairs.ratio[answered][:, answered]
-    distance = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram  # ‖ζ_i − ζ_j‖²
-    return float((np.outer(weight, weight) * (1 - 1 / ratio) * distance).sum() / 2)
-
-
-def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray) -> float:
-    """Σ (1−p)/r·‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ (1−p)/r (Deville 1999).
-
-    NaN where fewer than two are seen whom chance decided on.
-    """
-    if decided(cohort):
-        return 0.0
-    more = phantom(cohort)
-    free = np.append((1 - np.minimum(drawn.expected, 1.0)) / r, more)
-    if np.count_nonzero(free) < 2:
-        return math.nan
-    gram = np.pad(gram, (0, len(more)))
-    total = free.sum()
-    w = free / total
-    spread = np.diag(gram) - 2 * (gram @ w) + w @ gram @ w  # ‖ζ_i − ζ̄‖²
-    return float((free * spread).sum() / (1 - (w * w).sum()))
-
-
-def decided(cohort: Cohort) -> bool:
-    """Whether all who could be drawn were drawn for certain, so that no chance was in the draw."""
-    certain = cohort.most <= 1 and bool((cohort.expected >= 1).all())
-    return certain and len(cohort) >= cohort.budget * (1 - 1e-9)
-
-
-def phantom(cohort: Cohort) -> FloatArray:
-    """1 − p of a client that does not exist, [1] or [0]: with a fractional budget it is drawn, with
-    ζ = 0, whenever the size is ⌊K⌋. NaN where the budget is not known."""
-    if math.isnan(cohort.budget):
-        return np.array([math.nan])
-    whole, part = whole_and_part(cohort.budget, max(len(cohort), 1))
-    return np.full(int(part > 0 and len(cohort) <= whole), part)
 
 
 def answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:

@@ -21,8 +21,6 @@ from kvib.checks import (
     checked_cohort,
     checked_cost,
     checked_kind,
-    checked_policy,
-    checked_procedure,
     checked_seed,
     checked_sketch,
     checked_variables,
@@ -34,12 +32,13 @@ from kvib.checks import (
 )
 from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray, Guarantee, IntArray
 from kvib.difference import Difference
-from kvib.estimation import Coefficients, Estimation
+from kvib.estimation import Coefficients, Ended, Estimation, Parts
 from kvib.estimators import answers, as_rows, unbiased
 from kvib.guard import Guard
 from kvib.learner import Learner
 from kvib.ledger import Ledger
 from kvib.policies import Forecasts, Policy, Setting
+from kvib.policies.checked import checked_policy, checked_procedure
 from kvib.population import Key, Population, listed
 from kvib.prices import Prices
 from kvib.procedures import Procedure, independent
@@ -48,9 +47,9 @@ from kvib.rates import EstimatedRate
 from kvib.reach import Reach
 from kvib.resting import Resting
 from kvib.sketches import Sketches
-from kvib.spread import Spread
 from kvib.switching import Learned, NewGuard
 from kvib.urn import Chances, Urn
+from kvib.variance import Spread
 
 
 class Sampler:
@@ -314,7 +313,7 @@ class Sampler:
         answered = ~np.isnan(norms)
         if answered.any():
             self._warn_of_norms_only()
-        self.warn_of_silence(cohort, answered)
+        self._warn_of_silence(cohort, answered)
 
     def _warn_of_norms_only(self) -> None:
         """What was asked for and cannot work without the updates themselves."""
@@ -347,8 +346,8 @@ class Sampler:
             self._ledger.check(checked_cohort(cohort))
             self._ledger.give_up(cohort)
 
-    def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        """Once, where somebody is silent who always answers; `Estimation` calls it too."""
+    def _warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
+        """Warn once where a client is silent that always answers."""
         silent = self._reach.lost(cohort, answered)
         if silent and not self._silence_said:
             warn(
@@ -412,32 +411,40 @@ class Sampler:
         with self._lock:  # `finish` of other rounds changes what is remembered
             self._ledger.check(checked_cohort(cohort))
             watching = Spread(cohort) if spread else None
-            estimation = Estimation(self, cohort, coefficients, heard, watching)
+            parts = Parts(
+                guard=self.guard,
+                usual_step=self.usual_step,
+                memory=self.remembered,
+                sketch=self.sketches.size,
+                names=self.keys,
+                silence=self._warn_of_silence,
+                end=self._end,
+            )
+            estimation = Estimation(parts, cohort, coefficients, heard, watching)
         if coefficients is not unbiased:
             estimation.guarantee = "biased"
         return estimation
 
-    def finish(
-        self,
-        cohort: Cohort,
-        norms: FloatArray,
-        sketches: FloatArray,
-        usual: float,
-        kept: list[tuple[Cohort, Any]],
-        variance: float = math.nan,
-    ) -> None:
-        """Learn from a round that `begin` began; `Estimation.finish` calls it. The variance that
-        the updates show is for those who keep it."""
+    def _end(self, ended: Ended) -> Guarantee:
+        """Learn from a round that `begin` began, and say what came of it."""
+        self._finish(ended)
+        self.cut = ended.cut
+        if ended.biased:
+            self.guarantee = "biased"
+        return self.guarantee
+
+    def _finish(self, ended: Ended) -> None:
+        cohort, norms = ended.cohort, ended.norms
         with self._lock:
             self._ledger.check(cohort)
             self._refuse_check_in("finish")
             self._learn(cohort, cohort_norms(cohort, norms))
             answered = ~np.isnan(norms)
-            self.sketches.keep(cohort.take(answered), sketches[answered])
+            self.sketches.keep(cohort.take(answered), ended.sketches[answered])
             if self.guard is not None:
-                self.usual_step = self.guard.learn(self.usual_step, usual)
+                self.usual_step = self.guard.learn(self.usual_step, ended.usual)
             if self.remembered is not None:
-                for part, updates in kept:
+                for part, updates in ended.kept:
                     self.remembered.keep(part, updates)
                 self.remembered.end_round()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from kvib import intact, storage
+from kvib import describing, intact, storage
 from kvib.cohort import Arrays, FloatArray
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
@@ -55,13 +55,13 @@ def packed(sampler: "Sampler") -> Arrays:
     """Everything."""
     N, ledger = len(sampler), sampler._ledger
     about = {
-        "policy": storage.describe_policy(sampler.policy),
+        "policy": describing.describe_policy(sampler.policy),
         "procedure": sampler.procedure.name,
         "budget": sampler.budget,
         "seed": sampler.seed,
         **ledger.about(),
-        "estimator": storage.describe(sampler.estimator),
-        "guard": storage.describe(sampler.guard),
+        "estimator": describing.describe(sampler.estimator),
+        "guard": describing.describe(sampler.guard),
         "sketch": sampler.sketches.size,
         "usual step": None if math.isnan(sampler.usual_step) else sampler.usual_step,
         "cool down": sampler.resting.rounds,
@@ -132,7 +132,7 @@ def _configured(
     procedure: Procedure | None,
 ) -> S:
     """A sampler as it was before its first round; nothing is made that is larger than the file."""
-    policy = storage.restore_policy(about["policy"], policy)
+    policy = describing.restore_policy(about["policy"], policy)
     procedure = PROCEDURES.get(about["procedure"]) if procedure is None else procedure
     if procedure is None:
         raise storage.OtherFileError(
@@ -150,8 +150,8 @@ def _configured(
         min(intact.number(about, "budget"), most),
         procedure,
         seed=about["seed"],
-        estimator=storage.described(about["estimator"]),
-        guard=storage.described(about["guard"]),
+        estimator=describing.described(about["estimator"]),
+        guard=describing.described(about["guard"]),
         variables=variables if variables.size else None,
         sketch=about["sketch"],
         cost=cost,

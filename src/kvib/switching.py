@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from kvib.checks import checked_kind, checked_policy, checked_procedure
+from kvib.checks import checked_kind
 from kvib.cohort import FloatArray
 from kvib.guard import Guard
 from kvib.learner import Learner
 from kvib.policies import Policy, Setting
+from kvib.policies.checked import checked_policy, checked_procedure
 from kvib.procedures import Procedure
 from kvib.urn import Urn
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvib.cohort import Cohort, FloatArray
 from kvib.integrations.arrays import LARGEST, Arrays, BadReplyError, Model
 from kvib.sampler import Sampler
-from kvib.spread import Spread
+from kvib.variance import Spread
 
 BLOCK = 100_000
 """Numbers of answers that are kept until they are added together, where others would let go of

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvib import rates
-from kvib.checks import (
-    checked_kind,
-    checked_policy,
-    checked_procedure,
-    checked_seed,
-    positive_weights,
-)
+from kvib.checks import checked_kind, checked_seed, positive_weights
 from kvib.cohort import Cohort
 from kvib.guard import Guard
 from kvib.integrations.budgets import Budget
@@ -22,6 +16,7 @@ from kvib.integrations.offline import GONE_AFTER, EstimateAvailability, Offline,
 from kvib.journal import read
 from kvib.journal.opening import opened
 from kvib.policies import Forecast, Policy
+from kvib.policies.checked import checked_policy, checked_procedure
 from kvib.population import Key
 from kvib.procedures import Procedure
 from kvib.rates import EstimatedRate

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import saving, storage
+from kvib import describing, saving, storage
 from kvib.journal import agreement
 from kvib.journal.access import name_of
 from kvib.journal.agreement import Options
@@ -128,7 +128,7 @@ def _begin(home: Path, given: Options, usual: Options, every: int | None, keep: 
         "budget": sampler.budget,
         "seed": sampler.seed,
         "token": sampler._ledger.token,
-        "own": storage.describe_policy(sampler.policy) is None,
+        "own": describing.describe_policy(sampler.policy) is None,
         "snapshot_every": every,
         "keep": keep,
         "snapshot": 0,

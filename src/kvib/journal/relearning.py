@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kvib import rates, storage
+from kvib import describing, rates
 from kvib.cohort import Arrays, FloatArray
 from kvib.journal.sampler import Journalled
 from kvib.names import PROCEDURES
@@ -35,14 +35,14 @@ def at_the_beginning(
             "clients with costs came or returned; open it with the version that wrote it"
         )
     sampler = Journalled(
-        storage.restore_policy(about["policy"], policy),
+        describing.restore_policy(about["policy"], policy),
         weights,
         about["budget"],
         procedure or PROCEDURES[about["procedure"]],
         seed=about["seed"],
         response=_rate(arrays, "response"),
         availability=_rate(arrays, "availability"),
-        guard=storage.described(about["guard"]),
+        guard=describing.described(about["guard"]),
         variables=arrays["variables"] if arrays["variables"].shape[1] else None,
         sketch=about["sketch"],
         keys=None if keys is None else json.loads(keys.tobytes())[: len(weights)],

@@ -20,7 +20,7 @@ from kvib import switching
 from kvib.checkin import Admission
 from kvib.checks import checked_cohort, cohort_norms
 from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.estimators import deviation
+from kvib.estimation import Ended
 from kvib.journal import agreement, cohorts, switches
 from kvib.journal.access import TornError, torn
 from kvib.journal.file import Event, JournalFile
@@ -36,6 +36,7 @@ from kvib.procedures import Procedure
 from kvib.sampler import Sampler
 from kvib.switching import Learned, NewGuard
 from kvib.urn import Chances
+from kvib.variance import deviation
 
 REPLAY = 1.0
 """Seconds of work to be done again at opening before a snapshot is due,"""
@@ -174,26 +175,19 @@ class Journalled(Sampler):
             self._as_drawn(cohort)
             self._do(GIVE_UP, cohort.round, {}, checked=True)
 
-    def finish(
-        self,
-        cohort: Cohort,
-        norms: FloatArray,
-        sketches: FloatArray,
-        usual: float,
-        kept: list[tuple[Cohort, Any]],
-        variance: float = math.nan,
-    ) -> None:
-        """As `Sampler.finish`; the variance is kept with the round."""
+    def _finish(self, ended: Ended) -> None:
+        """As `Sampler` learns from it; durable, and the variance is kept with the round."""
+        cohort = ended.cohort
         with self._lock:
-            values = _single(cohort_norms(cohort, norms))
+            values = _single(cohort_norms(cohort, ended.norms))
             self._usable()
             self._ledger.check(cohort)
             self._as_drawn(cohort)
             self._refuse_check_in("finish")
-            sketched = sketches.astype(np.float32)
-            record = {"norms": values, "sketches": sketched, "usual": usual}
-            if not math.isnan(variance):
-                record["variance"] = float(variance)
+            sketched = ended.sketches.astype(np.float32)
+            record = {"norms": values, "sketches": sketched, "usual": ended.usual}
+            if not math.isnan(ended.variance):
+                record["variance"] = float(ended.variance)
             self._do("finish", cohort.round, record, checked=True)
 
     def switch(
@@ -476,7 +470,8 @@ def _update(sampler: Journalled, round: int | None, record: Record) -> Done:
 def _finish(sampler: Journalled, round: int | None, record: Record) -> Done:
     cohort, norms = _waiting(sampler, round), record["norms"].astype(np.float64)
     sketches = record["sketches"].astype(np.float64)
-    Sampler.finish(sampler, cohort, norms, sketches, record["usual"], [])
+    ended = Ended(cohort, norms, sketches, record["usual"], [])
+    Sampler._finish(sampler, ended)
     return _learned(sampler, cohort, norms, record.get("variance"))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from kvib import rows, storage
 from kvib.cohort import Arrays, BoolArray, Cohort, FloatArray
 from kvib.estimation import Coefficients, NotFiniteError, among_heard
-from kvib.estimators import deviation, unbiased
+from kvib.estimators import unbiased
 from kvib.randomness import generator
 from kvib.rates import YOUNGER, EstimatedRate
 from kvib.sampler import Sampler
@@ -26,6 +26,7 @@ from kvib.sim.records import Record
 from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
 from kvib.sim.stragglers import Stakes, Stragglers
 from kvib.sim.task import Task
+from kvib.variance import deviation
 
 
 class DivergedError(ValueError):
