@@ -1,6 +1,7 @@
 """Plan: replay at many budgets, and the budget that keeps today's variance."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -168,3 +169,18 @@ def test_a_picture(rounds):
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
     assert labels == ["KVib, which drew them", "Forecast", "no policy less", "today"]
     assert axis.get_xscale() == axis.get_yscale() == "log"
+
+
+def test_a_lost_first_round_of_draws_with_replacement(tmp_path):
+    path = tmp_path / "a"
+    with kvib.journalled(path, kvib.BySize(), np.arange(1, 31), 6) as sampler:
+        for t in range(12):
+            cohort = sampler.draw()
+            norms = np.full(len(cohort), np.nan if t == 0 else 1.0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                sampler.update(cohort, norms)
+    history = kvib.journal.read(path)
+    given = history.given()
+    made = plan(history.rounds(), given.weights, given.policy, procedure=given.procedure)
+    assert np.isfinite(made.perfect.value).all()

@@ -403,7 +403,6 @@ WAYS = {
     "update": lambda s, c: s.update(c, np.ones(len(c))),
     "step": lambda s, c: s.step(c, np.ones((len(c), 4))),
     "begin": lambda s, c: s.begin(c),
-    "finish": lambda s, c: s.finish(c, np.ones(len(c)), np.zeros((len(c), 0)), 0.0, []),
 }
 
 

@@ -124,3 +124,13 @@ def test_clients_come_and_go_before_and_after(policy, procedure):
         here = one.probabilities() > 0
         assert here.sum() == len(one) == N + 4
     assert_same(sampler, again)
+
+
+def test_equal_probabilities_are_not_for_clients_with_costs():
+    with pytest.raises(ValueError, match=r"costs make them differ; write procedure=kvib.pivotal"):
+        kvib.Sampler(kvib.Uniform(), np.ones(4), 2, cost=[1, 2, 3, 4])
+    sampler = kvib.Sampler(kvib.Forecast(), np.ones(4), 2, cost=[1, 2, 3, 4])
+    with pytest.raises(ValueError, match="costs make them differ"):
+        sampler.switch(kvib.Uniform())
+    sampler.switch(kvib.Uniform(), kvib.pivotal)
+    assert len(sampler.draw())

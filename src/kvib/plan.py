@@ -115,6 +115,8 @@ class Perfect:
             return 0.0
         phi, weight = (np.concatenate(part) for part in zip(*self._recent, strict=True))
         phi, weight = phi[phi > 0], weight[phi > 0]
+        if not len(phi):
+            return 0.0
         total = budget * len(self._recent)
         if total >= weight.sum() * self._cap:
             return 0.0

@@ -108,7 +108,7 @@ class Sampler:
         over_select: bool = False,
     ) -> None:
         self.policy = checked_policy(policy)
-        self.procedure = checked_procedure(procedure, policy)
+        self.procedure = checked_procedure(procedure, policy, cost is not None)
         self.population = Population(weights, keys)
         N = self.population.count
         self.seed = checked_seed(seed)

@@ -49,7 +49,8 @@ def chosen(
         procedure = sampler.procedure
     now = sampler.policy
     kept = sampler.guard if guard == "keep" else checked_kind(guard, Guard, "guard")
-    way = Way(policy, checked_procedure(procedure, policy), kept)
+    priced = sampler.prices.cost is not None
+    way = Way(policy, checked_procedure(procedure, policy, priced), kept)
     same = type(now) is type(policy) and vars(now) == vars(policy)
     return None if same and way[1:] == (sampler.procedure, sampler.guard) else way
 

@@ -88,7 +88,8 @@ class Plan:
     variables: Mapping[Key, Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        checked_procedure(self.procedure or checked_policy(self.policy).procedure, self.policy)
+        own = checked_policy(self.policy).procedure
+        checked_procedure(self.procedure or own, self.policy, self.cost is not None)
         checked_seed(self.seed)
         self._check_tables()
         if self.max_weight is not None and not _is_positive(self.max_weight):

@@ -28,8 +28,14 @@ def checked_policy(policy: Any) -> Policy[Any]:
     return policy
 
 
-def checked_procedure(procedure: Any, policy: Policy[Any]) -> Procedure:
-    """A procedure that can give this policy's probabilities; the policy's own by default."""
+def checked_procedure(procedure: Any, policy: Policy[Any], priced: bool = False) -> Procedure:
+    """A procedure that can give this policy's probabilities; the policy's own by default.
+
+    Args:
+        procedure: as given.
+        policy: that it draws for.
+        priced: whether clients have costs, which make probabilities differ.
+    """
     chosen = policy.procedure if procedure is None else procedure
     if not isinstance(chosen, Procedure):
         known = isinstance(chosen, str) and chosen in procedures.__all__
@@ -42,5 +48,10 @@ def checked_procedure(procedure: Any, policy: Policy[Any]) -> Procedure:
             "without_replacement gives every client the same probability, "
             f"{type(policy).__name__} does not; kvib.pivotal draws a fixed number with any "
             "probabilities"
+        )
+    if chosen is without_replacement and priced:
+        raise ValueError(
+            "without_replacement gives every client the same probability, and costs make them "
+            "differ; write procedure=kvib.pivotal"
         )
     return chosen
