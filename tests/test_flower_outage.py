@@ -123,7 +123,7 @@ def test_a_night_in_production(tmp_path):
     assert losses[-1] <= losses[1]
     assert max(line["kvib-lost"] for line in rounds[killed:]) > 0.1
 
-    assert said.count("waiting for nodes") >= 2  # a line a minute
+    assert "waiting for nodes" in said
     assert "joined without a name of their own" in said
     assert "of the objective is out of reach" in said
     assert "clients left" in said
