@@ -437,3 +437,27 @@ def test_regret_on_synthetic(small, seed):
         return sum(record.cost - record.optimal_cost for record in simulation.run(100))
 
     assert 0 < regret(kvib.Forecast()) < regret(kvib.KVib(rounds=100)) / 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_room_for_newcomers_does_not_move_refits(tmp_path, seed):
+    """Norms that wander, so that refits hang on the number of clients; a loaded sampler has no room
+    beyond those who came."""
+
+    def play(restarts):
+        rng, drawn = np.random.default_rng(seed), []
+        sampler = kvib.Sampler(kvib.Forecast(), np.ones(30), 6, seed=seed)
+        level = rng.normal(0, 1, 36)
+        for t in range(100):
+            if t in (5, 20):
+                sampler.join(np.ones(3))
+            if restarts and t % 13 == 0:
+                sampler.save(tmp_path / "state.npz")
+                sampler = kvib.Sampler.load(tmp_path / "state.npz")
+            level += rng.normal(0, 0.5, 36)
+            cohort = sampler.draw()
+            drawn.append(cohort.ids.tolist())
+            sampler.update(cohort, np.exp(level[cohort.ids]))
+        return drawn
+
+    assert play(restarts=True) == play(restarts=False)

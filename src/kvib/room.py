@@ -11,6 +11,11 @@ def enough(needed: int, room: int) -> int:
     return room if needed <= room else max(needed, room + room // 2 + 1024)
 
 
+def fewest(room: int) -> float:
+    """The fewest clients for which there can be this many entries."""
+    return (room - 1024) / 1.5
+
+
 def widened(array: NDArray[Any], room: int, empty: float = 0, axis: int = -1) -> NDArray[Any]:
     """An array with this many entries along an axis, those that were added `empty`."""
     more = list(array.shape)

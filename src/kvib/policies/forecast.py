@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib import intact
+from kvib import intact, room
 from kvib.cohort import Cohort, FloatArray, IntArray
 from kvib.digits import rounded
 from kvib.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, ORDINARY, POSITIVE, Range, demand
@@ -240,8 +240,17 @@ def _due(state: ForecastState, drawn: int, t: int) -> bool:
     """In rounds ever farther apart; sooner where offsets move fast, but never so often that more
     than a few clients are scored for every one drawn."""
     gap = t - state.fitted
-    stale = state.drift * gap > STALE and SCORED * gap * drawn >= len(state.offset)
+    stale = state.drift * gap > STALE and _is_for_all(state, SCORED * gap * drawn)
     return stale or gap >= max(1, state.fitted // 4)
+
+
+def _is_for_all(state: ForecastState, scored: int) -> bool:
+    """Whether this many is at least the number of clients; room for more must not count, since a
+    sampler that is loaded has none."""
+    entries = len(state.offset)
+    if not room.fewest(entries) <= scored < entries:
+        return scored >= entries
+    return scored >= np.count_nonzero(state.features[0])
 
 
 def _standard(x: FloatArray) -> FloatArray:
