@@ -250,7 +250,7 @@ def _is_for_all(state: ForecastState, scored: int) -> bool:
     entries = len(state.offset)
     if not room.fewest(entries) <= scored < entries:
         return scored >= entries
-    return scored >= np.count_nonzero(state.features[0])
+    return scored >= int(np.count_nonzero(state.features[0]))
 
 
 def _standard(x: FloatArray) -> FloatArray:
