@@ -678,3 +678,24 @@ def test_a_journal_of_version_1(tmp_path):
     journalled(path, kvib.Forecast()).close()
     with pytest.raises(ValueError, match="was switched from policy KVib"):
         journalled(path, kvib.KVib())
+
+
+def test_weights_of_the_beginning_are_not_those_of_today(tmp_path):
+    """Two clients swap their weights, so that the total stays: λ is what it says in the file."""
+    path, drawn = tmp_path / "a", []
+    with journalled(path, kvib.Uniform(), WEIGHTS, 4, keys=list(range(N))) as sampler:
+        for t in range(12):
+            if t == 3:
+                sampler.reweigh([0, 1], WEIGHTS[1::-1])
+            drawn.append(sampler.draw())
+            sampler.update(drawn[-1], np.ones(len(drawn[-1])))
+        for cohort, one in zip(drawn, read(path).rounds(), strict=True):
+            assert one.cohort.weight == pytest.approx(cohort.weight, rel=1e-6)
+        sampler.switch(kvib.KVib())
+        gamma = sampler._learner.state.gamma
+    relived = kvib.Sampler(kvib.KVib(), WEIGHTS, 4)
+    cohort = relived.draw()
+    relived.update(cohort, np.ones(len(cohort)))
+    first = drawn[0]
+    scale = first.weight.mean() / cohort.weight.mean()
+    assert gamma == pytest.approx(relived._learner.state.gamma * scale**2, rel=1e-6)

@@ -505,9 +505,16 @@ def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
     return Done(outcome=before)
 
 
+def _keep_begun(sampler: Journalled) -> None:
+    """The weights of the beginning are kept once, with those of today, until one of them changes."""
+    if np.may_share_memory(sampler._begun_weights, sampler.population.raw):
+        sampler._begun_weights = sampler._begun_weights.copy()
+
+
 def _before(sampler: Journalled, record: Record) -> Record:
     """What clients weighed and cost before they come back or are weighed anew: a journal that has
     forgotten its beginning goes back from a snapshot to what they were in its first round."""
+    _keep_begun(sampler)
     ids = sampler.population.found(record.get("keys", []))
     if (ids < 0).all():
         return {}
