@@ -169,12 +169,12 @@ def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
 
 
 def _is_one_event(state: RateState, ids: IntArray) -> bool:
-    """Whether so many clients cannot all have failed by chance."""
+    """Whether these clients cannot all have failed by chance."""
     return len(ids) > 1 and bool(np.prod(1 - at(state, ids)) < UNLIKELY)
 
 
 def _is_outage(state: RateState, clients: int, came: int) -> bool:
-    """Whether so few came, as seldom happens, that one cause must have kept the others away."""
+    """Whether few came, as seldom happens: one cause must have kept the others away."""
     if clients < 2 or state.outages >= max(FORGIVEN, RARE * state.rounds):
         return False
     usual = clients * state.lately
