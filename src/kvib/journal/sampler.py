@@ -506,7 +506,7 @@ def _reweigh(sampler: Journalled, round: int | None, record: Record) -> Done:
 
 
 def _keep_begun(sampler: Journalled) -> None:
-    """The weights of the beginning are kept once, with those of today, until one of them changes."""
+    """Weights of the beginning are kept once, with those of today, until one of them changes."""
     if np.may_share_memory(sampler._begun_weights, sampler.population.raw):
         sampler._begun_weights = sampler._begun_weights.copy()
 

@@ -7,7 +7,7 @@ from flwr.app import RecordDict
 
 from kvib.integrations.arrays import BadReplyError, Model
 from kvib.integrations.combining import Answer, Combination, Hidden, Visible
-from kvib.integrations.flower.records import Reply, received
+from kvib.integrations.flower.records import Records, Reply, received
 from kvib.integrations.flower.rounds import Replies, Round
 from kvib.integrations.subsets import agreed, must_agree
 from kvib.integrations.watch import Refusal, Silence
@@ -21,7 +21,7 @@ class Gathered(NamedTuple):
     """Their sum so far."""
     model: Model
     """The arrays that they train."""
-    said: Mapping[int, RecordDict]
+    said: Mapping[int, Records]
     """What clients sent beside arrays, by position in the cohort."""
     refused: Mapping[int, Refusal]
     """Why others do not count, by position."""

@@ -8,42 +8,38 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from kvib.integrations.combining import alike, averaged
+from kvib.integrations.flower.records import Records
 from kvib.integrations.subsets import agreed
 
 
 class Measured(NamedTuple):
     """What a client sent beside arrays, with one MetricRecord or more, and its coefficient."""
 
-    said: RecordDict
+    said: Records
+    names: list[str]
+    """Those of its MetricRecords."""
+    numbers: Mapping[str, Any]
+    """What is in that record, where it sent just one."""
     coefficient: float
-
-    @property
-    def only(self) -> str | None:
-        """Name of its MetricRecord, where it sent just one."""
-        names = list(self.said.metric_records)
-        return names[0] if len(names) == 1 else None
-
-    @property
-    def numbers(self) -> Mapping[str, Any]:
-        """What is in that record."""
-        return {} if self.only is None else dict(self.said.metric_records[self.only])
 
     def reweighed(self, shared: list[str], key: str) -> RecordDict:
         """As it was sent, with the coefficient for a weight where there is just one record."""
-        if self.only is None:
-            return self.said
+        if len(self.names) != 1:
+            return RecordDict(self.said)
         kept = {name: number for name, number in self.numbers.items() if name in shared}
         record = MetricRecord({**kept, key: self.coefficient})
-        return RecordDict({**self.said, self.only: record})
+        return RecordDict({**self.said, self.names[0]: record})
 
 
-def measured(said: Mapping[int, RecordDict], coefficients: list[float]) -> list[Measured]:
+def measured(said: Mapping[int, Records], coefficients: list[float]) -> list[Measured]:
     """Those of the clients, by position in the cohort, that measured something."""
-    return [
-        Measured(records, coefficients[position])
-        for position, records in said.items()
-        if records.metric_records
-    ]
+    found = []
+    for position, records in said.items():
+        names = [name for name, part in records.items() if isinstance(part, MetricRecord)]
+        if names:
+            numbers = dict(records[names[0]]) if len(names) == 1 else {}
+            found.append(Measured(records, names, numbers, coefficients[position]))
+    return found
 
 
 def examples(records: list[Measured], key: str) -> Iterator[Any]:
@@ -55,7 +51,7 @@ def averages(strategy: FedAvg, records: list[Measured]) -> Mapping[str, Any]:
     """Means by coefficient, or what the strategy's own function makes of the records."""
     key, function = strategy.weighted_by_key, strategy.train_metrics_aggr_fn
     if not records or function is aggregate_metricrecords:
-        single = [one for one in records if one.only is not None]
+        single = [one for one in records if len(one.names) == 1]
         means = averaged((one.numbers, one.coefficient) for one in single)
         return {name: mean for name, mean in means.items() if name != key}
     alike_named = _alike_named(records)
@@ -68,6 +64,6 @@ def _alike_named(records: list[Measured]) -> list[Measured]:
 
     A function looks them up by name, so one client with other names could end the run.
     """
-    names = [one.said.metric_records.keys() for one in records]
+    names = [frozenset(one.names) for one in records]
     most = agreed(frozenset().union(*names), names)
     return [one for one, own in zip(records, names, strict=True) if own == most]

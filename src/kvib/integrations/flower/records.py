@@ -69,12 +69,16 @@ def written(record: ArrayRecord) -> ArrayRecord:
     return record
 
 
+Records = dict[str, Any]
+"""Records of a reply, by name."""
+
+
 class Reply(NamedTuple):
     """What a client sent."""
 
     arrays: dict[str, bytes]
     """Nobody has looked into them yet."""
-    said: RecordDict
+    said: Records
     """Its other records: what it measured, and whatever else the app sends."""
     norm: Any
     """What it says the norm of its update is, if it says so."""
@@ -82,7 +86,8 @@ class Reply(NamedTuple):
 
 def received(content: RecordDict) -> Reply:
     """A reply's parts, if there are arrays that could be a model."""
-    records = list(content.array_records.values())
+    parts = dict(content)  # what Flower sorts by kind it sorts anew whenever it is asked
+    records = [part for part in parts.values() if isinstance(part, ArrayRecord)]
     if len(records) != 1:
         raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
     arrays = {}
@@ -90,7 +95,7 @@ def received(content: RecordDict) -> Reply:
         if array.stype != SType.NUMPY:
             raise BadReplyError(f"array {name!r} cannot be read: it is of kind {array.stype!r}")
         arrays[name] = array.data
-    said = {name: part for name, part in content.items() if name not in content.array_records}
-    norm = content.config_records.get(OURS, ConfigRecord()).get("norm")
-    said.pop(OURS, None)
-    return Reply(arrays, RecordDict(said), norm)
+    ours = parts.pop(OURS, None)
+    norm = ours.get("norm") if isinstance(ours, ConfigRecord) else None
+    said = {name: part for name, part in parts.items() if not isinstance(part, ArrayRecord)}
+    return Reply(arrays, said, norm)
