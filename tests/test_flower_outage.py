@@ -88,7 +88,7 @@ def test_a_night_in_production(tmp_path):
         until(lambda: nameless in [key for line in lines(file) for key in line["left"]])
         joined = [key for line in lines(file) for key in line["joined"]]
         assert len([key for key in joined if key.startswith("node-")]) == 2
-        assert max(line["kvib-lost"] for line in lines(file)) > 0
+        assert max(line["kvib-offline"] for line in lines(file)) > 0
 
         # all are killed; those without a name and site 3 never come back
         settled = len(lines(file))

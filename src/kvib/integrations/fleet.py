@@ -9,7 +9,13 @@ import numpy as np
 
 from kvib.checks import positive_weights, warn
 from kvib.cohort import Cohort, IntArray
-from kvib.integrations.offline import EstimateAvailability, Offline, Renormalise, shown
+from kvib.integrations.offline import (
+    EstimateAvailability,
+    Missing,
+    Offline,
+    Renormalise,
+    shown,
+)
 from kvib.integrations.plan import Guards, Opened, Plan, usual_guard
 from kvib.integrations.roster import Address, Introduction, Roster
 from kvib.integrations.sizes import Sizes
@@ -51,8 +57,8 @@ class Fleet:
         """Weights that `reweigh` was given; they count more than what clients report."""
         self._steady: tuple[set[Address], IntArray] | None = None
         """The nodes of a round in which all clients were there, and their ids."""
-        self._unnamed = False
-        """Whether any client has no name of its own."""
+        self._unnamed: set[Key] = set()
+        """Clients that have no name of their own."""
         self._news = News([], [], [], [])
 
     @property
@@ -101,10 +107,9 @@ class Fleet:
             self._steady = None
             self._admit({key: self._weight(key) for key in taken})
             self._level()
-            self._unnamed |= not all(one.named for one in taken.values())
-            self._news.unnamed.extend(
-                key for key, one in taken.items() if not one.named and key in self._news.joined
-            )
+            unnamed = {key for key, one in taken.items() if not one.named}
+            self._unnamed = (self._unnamed - taken.keys()) | unnamed
+            self._news.unnamed.extend(key for key in self._news.joined if key in unnamed)
 
     def _level(self) -> None:
         """Clients that reported no size count as the mean of those that did, as of now."""
@@ -242,7 +247,7 @@ class Fleet:
         sampler = self._opened.sampler
         if self._opened.left_over:
             here = np.sort(sampler.ids(self.clients(online)))
-            self.standing = standing(sampler, absent_from(sampler, here, None))
+            self.standing = standing(sampler, self._absent(here))
             return self._opened.left_over.pop(0)
         available = self._available(set(online))
         if not len(available):
@@ -267,7 +272,7 @@ class Fleet:
         here = self.clients(online)
         self._return(here)
         available = np.sort(self.sampler.ids(here))
-        absent = absent_from(self.sampler, available, self.plan.gone_after)
+        absent = self._absent(available)
         if len(absent.leaving):
             leaving = self.sampler.keys(absent.leaving)
             self.sampler.leave(leaving)
@@ -275,6 +280,12 @@ class Fleet:
         self.standing = standing(self.sampler, absent)
         self._steady = (online, available) if len(here) == len(self.sampler.population) else None
         return available
+
+    def _absent(self, available: IntArray) -> Missing:
+        """Clients that are not available."""
+        assert self.sampler is not None
+        unnamed = self.sampler.ids(list(self._unnamed & self._names()))
+        return absent_from(self.sampler, available, self.plan.gone_after, unnamed)
 
     def _return(self, here: list[Key]) -> None:
         """Let those who left and are online join again."""

@@ -29,8 +29,9 @@ class EstimateAvailability:
         strength: as of `kvib.EstimatedRate`.
         gone_after: rounds offline in a row after which a client leaves, with its share of the
             objective. A client that is seldom online stays longer: until its absence has a
-            probability below 1 % at its rate. None: clients never leave. A client that returns has
-            its history, and the absence in which it left does not count against it.
+            probability below 1 % at its rate. A client without a name of its own leaves after three
+            rounds, since it would return as another. None: clients never leave. A client that
+            returns has its history, and the absence in which it left does not count against it.
         lowest: the smallest a that is used, so that no client counts more than 1/lowest times.
     """
 
@@ -95,14 +96,16 @@ class Missing(NamedTuple):
     """Those of them that leave now."""
 
 
-def missing(away: IntArray, rounds: IntArray, rate: FloatArray, gone_after: int | None) -> Missing:
+def missing(
+    away: IntArray, rounds: IntArray, rate: FloatArray, gone_after: IntArray | None
+) -> Missing:
     """Clients that are offline, sorted by what that means.
 
     Args:
         away: their ids.
         rounds: how many in a row it is for each.
         rate: at which each was online before.
-        gone_after: rounds after which a client leaves; None: never.
+        gone_after: rounds after which each leaves; None: never.
     """
     by_chance = (1 - rate) ** rounds >= UNLIKELY
     gone = np.zeros(len(away), np.bool_)

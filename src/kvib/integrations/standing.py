@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvib.cohort import IntArray
-from kvib.integrations.offline import Missing, missing
+from kvib.integrations.offline import SHORTEST, Missing, missing
 from kvib.population import Key
 from kvib.sampler import Sampler
 
@@ -33,14 +33,26 @@ class Standing(NamedTuple):
     """Those clients."""
 
 
-def absent_from(sampler: Sampler, available: IntArray, gone_after: int | None) -> Missing:
-    """Clients that are not available, sorted by what that means. An empty list is an outage."""
+def absent_from(
+    sampler: Sampler, available: IntArray, gone_after: int | None, unnamed: IntArray
+) -> Missing:
+    """Clients that are not available, sorted by what that means. An empty list is an outage.
+
+    Args:
+        sampler: over all clients.
+        available: ids, ascending.
+        gone_after: rounds after which a client leaves; None: never.
+        unnamed: ids of clients without a name of their own, which leave soon.
+    """
     away = np.setdiff1d(sampler.population.here(), available)
     if not len(available):
         return Missing(away, away[:0], away[:0])
     missed = sampler.reach.missed(away)  # it lives in the journal: a restart changes nothing
     rounds = np.ones(len(away), np.int64) if missed is None else missed + 1
-    return missing(away, rounds, sampler.reach.before_absence(away), gone_after)
+    limits = None
+    if gone_after is not None:
+        limits = np.where(np.isin(away, unnamed), min(SHORTEST, gone_after), gone_after)
+    return missing(away, rounds, sampler.reach.before_absence(away), limits)
 
 
 def standing(sampler: Sampler, absent: Missing) -> Standing:
