@@ -238,7 +238,7 @@ class Estimation:
         self._parts.silence(self._cohort, heard | self.not_finite)
 
     def finish(self, added: Any = None, variance: float | None = None) -> Any:
-        """The estimated step d; the sampler has learned from the round then. 0 if nobody came.
+        """The estimated step d, or 0 if no client answered. The sampler has learned then.
 
         Args:
             added: Σ factor·g of those given to `weigh`, in double precision.
