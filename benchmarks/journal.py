@@ -15,8 +15,8 @@ import tables
 from core import seconds
 from kvib.journal import Journalled, cohorts, journalled, read
 from kvib.journal.layout import Drawn, Heard
-from kvib.journal.sampler import REPLAY, SHARE
-from kvib.ledger import Ledger
+from kvib.journal.recorder import REPLAY, SHARE
+from kvib.sampler.open_rounds import OpenRounds
 from tables import Row
 
 AT_ONCE = 500
@@ -35,20 +35,21 @@ def invented(rng: np.random.Generator, round: int, sampler: Journalled, size: in
 
 def fill(sampler: Journalled, rounds: int, size: int) -> None:
     """A long past, and a snapshot after it."""
-    rng, file = np.random.default_rng(0), sampler._usable()
+    rng, file = np.random.default_rng(0), sampler.recorder.file
     for first in range(0, rounds, AT_ONCE):
         with file.writing():
             for round in range(first, min(first + AT_ONCE, rounds)):
                 cohort = invented(rng, round, sampler, size)
-                record = cohorts.short(cohort, sampler._begun_weights)
+                record = cohorts.short(cohort, sampler.recorder.begun_weights)
                 file.put("draw", round, record, Drawn(round, 0, size, float(size), 1.0))
                 norms = {"norms": rng.random(size, dtype=np.float32)}
                 file.put("update", round, norms, Heard(round, 0, size, 1.0, bytes(8)))
-    sampler._ledger = Ledger(sampler._ledger.token, rounds, b"\1" * rounds)
-    sampler._snapshot()
+    heard = OpenRounds(sampler.state.rounds.token, rounds, b"\1" * rounds)
+    vars(sampler.state.rounds).update(vars(heard))
+    sampler.recorder.snapshot()
 
 
-def work(sampler: kvib.Sampler) -> None:
+def work(sampler: kvib.Sampler | Journalled) -> None:
     cohort = sampler.draw()
     sampler.update(cohort, np.ones(len(cohort)))
 
@@ -57,7 +58,7 @@ def durable_round(sampler: Journalled, repeat: int = 60) -> Row:
     """One round with and without its journal, and what the disk alone needs for two such writes."""
     plain, K = kvib.Sampler.unpacked(sampler.packed()), sampler.budget
     work(plain)
-    with open(sampler._usable().path.with_suffix(".bare"), "wb") as file:
+    with open(sampler.recorder.file.path.with_suffix(".bare"), "wb") as file:
 
         def bare() -> None:
             for size in (8, 4):  # bytes per client: of the draw, then of the norms
@@ -84,15 +85,17 @@ def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Ro
     sampler = journalled(path, kvib.KVib(), weights, size, snapshot_every=10**9)
     fill(sampler, rounds, size)
     row = durable_round(sampler)
-    sampler._snapshot()
-    snapshot, most = sampler._snapshot_cost, max(REPLAY, sampler._snapshot_cost / SHARE)
-    while sampler._spent < 0.95 * most:  # the most that opening can have to do again
+    sampler.recorder.snapshot()
+    snapshot = sampler.recorder.snapshot_cost
+    most = max(REPLAY, snapshot / SHARE)
+    while sampler.recorder.spent < 0.95 * most:  # the most that opening can have to do again
         work(sampler)
     sampler.close()
     size_now = sum(p.stat().st_size for p in folder.glob("long.kvib*"))
     opened: list[Journalled] = []
     opening = seconds(lambda: opened.append(journalled(path)), 1)
-    replayed = opened[0]._usable().last - opened[0]._usable().about["snapshot"]
+    file = opened[0].recorder.file
+    replayed = file.last - file.about["snapshot"]
     history = read(path)
     long = {
         "clients": clients,

@@ -19,9 +19,9 @@ from rich.progress import track
 
 import kvib
 import tables
+from kvib.estimators.variance import norm_part
 from kvib.procedures import Procedure
-from kvib.replay import replay
-from kvib.tally import norm_part
+from kvib.replay import Terms, replay
 from tables import Row
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
@@ -69,7 +69,7 @@ def held(
     drawing = getattr(kvib, procedure)
     weights, past = CLIENTS[clients](log, drawing, spread, seed)
     spies = {label: Spy(policy) for label, policy in RIVALS.items()}
-    told = replay(past.rounds, weights, spies, procedure=drawing)
+    told = replay(past.rounds, spies, Terms(weights, procedure=drawing))
 
     def true(each: Iterable[Any]) -> float:
         parts = (

@@ -66,7 +66,9 @@ def weights_of(N: int) -> np.ndarray:
     return np.random.default_rng(N).lognormal(0, 1.5, N)
 
 
-def play(sampler: kvib.Sampler, rounds: int, seed: int = 0, absent: int = 0) -> list[float]:
+def play(
+    sampler: kvib.Sampler | kvib.Journalled, rounds: int, seed: int = 0, absent: int = 0
+) -> list[float]:
     """Seconds of each round: draw, then update."""
     rng, times = np.random.default_rng(seed), []
     for _ in range(rounds):
@@ -83,10 +85,10 @@ def play(sampler: kvib.Sampler, rounds: int, seed: int = 0, absent: int = 0) -> 
 
 def held(sampler: kvib.Sampler) -> int:
     """Bytes of all arrays of a sampler."""
-    index = sampler._urn.index
+    index = sampler.state.index
     assert index is not None
     buckets = [b for b in (index.main, index.by_weight) if b is not None]
-    arrays = [sampler.population.raw, *(np.asarray(part) for part in sampler._learner.state)]
+    arrays = [sampler.state.population.raw, *(np.asarray(part) for part in sampler.state.learned)]
     arrays += [a for b in buckets for a in (b.order, b.place, b.start, b.sums)]
     arrays += [] if index.line is None else [index.line.tree.sums]
     return sum(a.nbytes for a in arrays)
@@ -95,7 +97,7 @@ def held(sampler: kvib.Sampler) -> int:
 def toss_all(sampler: kvib.Sampler) -> float:
     """The vectorised O(N) round on the same arrays: solve for all, toss a coin for each."""
     rng, N = np.random.default_rng(0), len(sampler)
-    policy, state, weights = sampler.policy, sampler._learner.state, sampler.population.raw
+    policy, state, weights = sampler.policy, sampler.state.learned, sampler.state.population.raw
     start = time.perf_counter()
     p = policy.expected(state, np.arange(N), sampler.round, K, 1.0, weights=weights)
     drawn = np.flatnonzero(rng.random(N) < p)
@@ -153,7 +155,7 @@ def pairs(largest: int) -> list[Row]:
         row: Row = {"policy": type(policy).__name__, "procedure": procedure.name}
         for exponent in (4, largest):
             sampler = kvib.Sampler(policy, weights_of(10**exponent), 100, procedure, seed=1)
-            quick = sampler._urn.index is not None
+            quick = sampler.state.index is not None
             play(sampler, 40 if quick else 1)
             row["looks at"] = "the drawn" if quick else "all clients"
             row[f"ms at 10^{exponent}"] = 1e3 * min(play(sampler, 8 if quick else 3))

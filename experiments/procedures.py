@@ -24,12 +24,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import numpy as np
 
 import kvib
-from kvib import metrics
-from kvib.lab.runs import ENGINES, FORMAT, Machine, environment, make_task
-from kvib.lab.variances import DRAWS, LEARNING, MEMORY
+from kvib.analysis import metrics
+from kvib.lab.folders import FORMAT
+from kvib.lab.runs import Machine, environment, make_task
 from kvib.randomness import generator
-from kvib.sim import LocalSGD, SoftmaxRegression
+from kvib.sim import LocalSGD
+from kvib.sim.engines.make import AUTO, make_engine
+from kvib.sim.engines.place import Place
 from kvib.sim.local import plan
+from paper.variances import DRAWS, LEARNING, MEMORY
 
 EXACT_SIZE = (kvib.pivotal, kvib.neighbours, kvib.balanced)
 ALONE = {"independent": kvib.independent, **dict(zip(DRAWS, EXACT_SIZE, strict=True))}
@@ -83,7 +86,7 @@ def left(sampler: kvib.Sampler, memory: Any, U: Any, engine: Any) -> Any:
 def noise(sampler: kvib.Sampler, procedure: kvib.Procedure, A: Any, t: int, draws: int) -> float:
     """The variance of a draw with this sampler's probabilities, given a Gram matrix."""
     rng = generator(0, t, f"procedures {procedure!r}")
-    on = sampler.balanced_on(np.arange(len(sampler)))
+    on = sampler.state.eligible.balanced_on(np.arange(len(sampler)))
     given = {"gram": A, "draws": draws, "rng": rng, "variables": on}
     return metrics.variance(sampler.probabilities(), procedure=procedure, **given).value
 
@@ -92,9 +95,8 @@ def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
     """Recommended sampling, with a memory beside it that only watches, or also one that is used."""
     task = make_task(options.task, options.tasks)
     local = LocalSGD(options.learning_rate, options.batch_size, options.epochs)
-    machine = Machine(options.device, None, options.tasks)
-    kind = "linear" if isinstance(task.model, SoftmaxRegression) else "torch"
-    engine: Any = ENGINES[kind](task, local, machine, options.precision)
+    place = Place(options.device, options.precision)
+    engine: Any = make_engine(AUTO, task, local, place)
     model = engine.initial(options.seed)
     sampler = kvib.recommended(task.weights, options.budget, seed=options.seed)
     memory = kvib.Difference().start(sampler.weights)
@@ -105,7 +107,7 @@ def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
             U = everybody(engine, model, task, options.seed, t)
             row = {"round": t, **measure(sampler, memory, U, engine, t, options.draws)}
             if learner is not None:
-                rest = left(learner, learner.remembered, U, engine)
+                rest = left(learner, learner.state.memory, U, engine)
                 for way, procedure in zip(LEARNING, BESIDE_MEMORY, strict=True):
                     row[way] = noise(learner, procedure, rest, t, options.draws)
             yield row

@@ -50,11 +50,11 @@ def come_and_go(sampler, total, rng, spread=0.7):
         new = weights(2)
         happened.append(Joined(sampler.join(new), new / total))
     if t % GOING == 2:
-        leaving = np.sort(rng.choice(sampler.population.here(), 3, replace=False))
+        leaving = np.sort(rng.choice(sampler.state.population.here(), 3, replace=False))
         sampler.leave(leaving)
         happened.append(Left(leaving))
-    if t % RETURNING == 4 and sampler.population.gone:
-        back, new = rng.choice(sorted(sampler.population.gone), 1), weights(1)
+    if t % RETURNING == 4 and sampler.state.population.gone:
+        back, new = rng.choice(sorted(sampler.state.population.gone), 1), weights(1)
         happened.append(Joined(sampler.join(new, back), new / total))
     if t % CHANGING == 1:
         some, new = rng.choice(len(sampler), 3, replace=False), weights(3)
@@ -87,7 +87,7 @@ def changing(policy, weights, norms, budget, procedure, seed=0, response=1.0, sp
     sampler = kvib.Sampler(policy, weights, budget, procedure, seed=seed, response=response)
     log = Changing([], [], [], [])
     for row in norms:
-        changes, here = come_and_go(sampler, total, rng, spread), sampler.population.here()
+        changes, here = come_and_go(sampler, total, rng, spread), sampler.state.population.here()
         log.here.append(here)
         log.expected.append(sampler.probabilities()[here])
         log.pi.append((sampler.weights * row[: len(sampler)])[here])

@@ -1,41 +1,27 @@
-"""Every member of the contract. A new policy or procedure is added here, and nowhere else."""
+"""Every member of the contract, from the lists of policies and procedures in the package.
+
+A new one is a member by its line in `kvib/policies/catalogue.py` or `kvib/procedures/catalogue.py`.
+"""
 
 import itertools
 
 import kvib
+from kvib import names
 
 POLICIES = [
-    kvib.Uniform(),
-    kvib.BySize(),
-    kvib.Optimal(),
-    kvib.AOCS(),
-    kvib.KVib(),
+    *(policy() for policy in names.POLICIES.values()),
     kvib.KVib(rounds=40),
     kvib.KVib(mix=0.3, gamma=1e-3),
     kvib.KVib(mix=0.3, by_weight=True),
-    kvib.Vrb(),
     kvib.Vrb(rounds=40),
-    kvib.Mabs(),
     kvib.Mabs(rounds=40),
-    kvib.Avare(),
-    kvib.OSMD(),
     kvib.OSMD(rounds=40),
     kvib.OSMD(rounds=40, experts=1),
-    kvib.Forecast(),
     kvib.Forecast(floor=0.5),
 ]
+"""Each with its defaults, and some with other options."""
 
-PROCEDURES = [
-    kvib.independent,
-    kvib.with_replacement,
-    kvib.without_replacement,
-    kvib.pivotal,
-    kvib.systematic,
-    kvib.ordered,
-    kvib.conditional_poisson,
-    kvib.balanced,
-    kvib.neighbours,
-]
+PROCEDURES = list(names.PROCEDURES.values())
 
 EQUAL_ONLY = [kvib.without_replacement]
 """Procedures for equal probabilities, and so for the policies that give them."""
@@ -43,10 +29,21 @@ EQUAL_ONLY = [kvib.without_replacement]
 PAIRS = [
     (policy, procedure)
     for policy, procedure in itertools.product(POLICIES, PROCEDURES)
-    if procedure not in EQUAL_ONLY or policy == kvib.Uniform()
+    if procedure not in EQUAL_ONLY or policy.equal
 ]
 
 IDS = [f"{policy!r}-{procedure!r}" for policy, procedure in PAIRS]
 
-FIXED = (kvib.Optimal, kvib.AOCS, kvib.Mabs, kvib.Avare, kvib.OSMD)
+LASTING = [policy for policy in POLICIES if policy.lasting]
+"""Policies that are drawn from the index, where the procedure can be."""
+
+BY_INDEX = [procedure for procedure in PROCEDURES if procedure.by_index is not None]
+
+INDEXED = list(itertools.product(LASTING, BY_INDEX))
+"""Pairs that are drawn from the index."""
+
+FIXED = tuple(p for p in names.POLICIES.values() if p.enter is kvib.Policy.enter)
 """Policies whose clients may leave, but neither join, return nor change their weight."""
+
+OPEN = [pair for pair in INDEXED if not isinstance(pair[0], FIXED)]
+"""Pairs that are drawn from the index and take clients that join."""

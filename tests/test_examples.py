@@ -5,7 +5,7 @@ import pytest
 
 import kvib
 from enumeration import outcomes
-from kvib import metrics
+from kvib.analysis import metrics
 
 G = np.array(
     [[np.sqrt(2) / 2, np.sqrt(2) / 2], [1, -2 * np.sqrt(2)], [2 * np.sqrt(7), 2 * np.sqrt(2)]]

@@ -23,7 +23,7 @@ def written(suffix):
 
 
 def everybody(sampler):
-    return {} if sampler._reach.always else {"available": np.arange(len(sampler))}
+    return {} if sampler.state.reach.always else {"available": np.arange(len(sampler))}
 
 
 def known(sampler):
@@ -40,7 +40,7 @@ def check(sampler, facts):
 
 
 def goes_on(sampler):
-    if sampler._check_in is not None:
+    if sampler.state.check_in.is_open:
         sampler.gather([])
     for _ in range(3):
         options = known(sampler) | everybody(sampler)

@@ -167,7 +167,7 @@ class NeverByIndex(Never):
 
 class NeverButExplored(Never):
     def exploration(self, state, round):
-        return kvib.Exploration(floor=0.1)
+        return kvib.policies.Exploration(floor=0.1)
 
 
 class Forgetful(Last):
@@ -209,6 +209,51 @@ def test_policies_that_go_wrong(policy, way_out, procedure):
 
     with pytest.raises(ValueError, match=way_out):
         play()
+
+
+class Lasting(Last):
+    """Zero feedback gives a score of 0, which an index cannot hold."""
+
+    lasting: ClassVar = True
+
+    def exploration(self, state, round):
+        return kvib.policies.Exploration(mix=0.1)
+
+
+class LastingFloor(Last):
+    lasting: ClassVar = True
+
+    def scores(self, state, ids):
+        return np.ones(len(ids))
+
+    def exploration(self, state, round):
+        return kvib.policies.Exploration(floor=0.1)
+
+
+class LastingRarely(Lasting):
+    """Only a client that is not among the first two gets a score of 0."""
+
+    def scores(self, state, ids):
+        return np.where(ids < 2, 1.0, state.last[ids])
+
+
+@pytest.mark.parametrize("procedure", [kvib.pivotal, kvib.independent], ids=repr)
+def test_lasting_scores_are_positive(procedure):
+    """Refused before the first round, whatever the procedure; where that cannot be known, later."""
+    for policy, way_out in (
+        (Lasting(), "norm of 0 the score 0; give every client a positive score, or set lasting"),
+        (LastingFloor(), "explores with a floor; explore with `mix`, or set lasting = False"),
+    ):
+        with pytest.raises(ValueError, match=way_out):
+            new(policy, procedure)
+    sampler = new(LastingRarely(), procedure)
+    cohort = sampler.draw(budget=4)
+    if procedure is kvib.independent:
+        with pytest.raises(ValueError, match="client 2 the score 0; a policy with `lasting`"):
+            sampler.update(cohort, np.zeros(4))
+    else:
+        sampler.update(cohort, np.zeros(4))
+        assert (sampler.probabilities() > 0).all()
 
 
 def test_policies_that_go_right():

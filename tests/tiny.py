@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from kvib.lab.experiment import read
+from kvib.lab.files import read
 
 TEXT = """
 title = "Tiny"
@@ -52,12 +52,12 @@ def environment(**changes):
     return {**kept, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error", **changes}
 
 
-def process(*words, cwd, program=(sys.executable, "-m", "kvib.cli")):
-    """The command line in a process of its own."""
+def process(*words, cwd, program=(sys.executable, "-m", "kvib.cli"), **changes):
+    """The command line in a process of its own, with these changes to its environment."""
     return subprocess.run(
         [*map(str, program), *map(str, words)],
         cwd=cwd,
-        env=environment(),
+        env=environment(**changes),
         capture_output=True,
         text=True,
         check=False,
@@ -66,11 +66,24 @@ def process(*words, cwd, program=(sys.executable, "-m", "kvib.cli")):
 
 
 def kvib(*words, cwd):
-    """The command line in this process, which is quicker; the terminal is narrow."""
+    """The command `kvib` in this process, which is quicker."""
     from kvib import cli
+
+    return command("kvib", cli.main, words, cwd)
+
+
+def paper(*words, cwd):
+    """The command that judges the paper, in this process."""
+    from paper import main
+
+    return command("paper", main, words, cwd)
+
+
+def command(name, main, words, cwd):
+    """A command line in this process; the terminal is narrow."""
     from kvib.cli import screen
 
-    words = ["kvib", *map(str, words)]
+    words = [name, *map(str, words)]
     out, err = io.StringIO(), io.StringIO()
     screen.console.width, screen.errors.width = 80, 40
     with (
@@ -81,7 +94,7 @@ def kvib(*words, cwd):
         mock.patch.object(sys, "argv", words),
     ):
         try:
-            cli.main()
+            main()
         except SystemExit as end:
             code = end.code or 0
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())

@@ -1,114 +1,68 @@
 """Unbiased adaptive client sampling for federated learning."""
 
-from kvib import journal, metrics, plan, replay, theory
-from kvib.checkin import Admission
-from kvib.cohort import Cohort, Pairs
-from kvib.diagnose import Diagnosis, diagnose
-from kvib.difference import Difference
-from kvib.estimation import NotFiniteError
-from kvib.estimators import (
-    estimate,
-    estimated_variance,
-    norm,
-    norms,
-    self_normalised,
-    unbiased,
-)
-from kvib.guard import Guard
-from kvib.journal import Journalled, journalled
-from kvib.memory import GroupMeans, LargestEntries, LastUpdates
-from kvib.policies import (
-    AOCS,
-    OSMD,
-    Avare,
-    BySize,
-    Exploration,
-    Forecast,
-    Forecasts,
-    KVib,
-    Mabs,
-    Optimal,
-    Policy,
-    Setting,
-    Uniform,
-    Vrb,
-)
-from kvib.procedures import (
-    Procedure,
-    balanced,
-    conditional_poisson,
-    independent,
-    neighbours,
-    ordered,
-    pivotal,
-    systematic,
-    with_replacement,
-    without_replacement,
-)
-from kvib.rates import EstimatedRate
-from kvib.recommended import recommended
-from kvib.sampler import Sampler
-from kvib.selectors import DivFL, PowerOfChoice, Selector
-from kvib.variance import VarianceEstimate
-from kvib.waterfill import waterfill
+import importlib
+import inspect
+import typing
 
-__version__ = "0.1.0"
+from kvib import journal as journal
+from kvib import replay as replay
+from kvib.analysis import metrics as metrics
+from kvib.analysis import theory as theory
+from kvib.analysis.diagnose import Diagnosis as Diagnosis
+from kvib.analysis.diagnose import diagnose as diagnose
+from kvib.checks import warn as _warn
+from kvib.clients.rates import EstimatedRate as EstimatedRate
+from kvib.cohort import Cohort as Cohort
+from kvib.estimators.difference import Difference as Difference
+from kvib.estimators.estimate import estimate as estimate
+from kvib.estimators.estimate import estimated_variance as estimated_variance
+from kvib.estimators.estimate import norm as norm
+from kvib.estimators.estimate import norms as norms
+from kvib.estimators.estimate import self_normalised as self_normalised
+from kvib.estimators.estimate import unbiased as unbiased
+from kvib.estimators.guard import Guard as Guard
+from kvib.estimators.memory import GroupMeans as GroupMeans
+from kvib.estimators.memory import LargestEntries as LargestEntries
+from kvib.estimators.memory import LastUpdates as LastUpdates
+from kvib.estimators.streaming import NotFiniteError as NotFiniteError
+from kvib.estimators.variance import VarianceEstimate as VarianceEstimate
+from kvib.journal import Journalled as Journalled
+from kvib.journal import journalled as journalled
+from kvib.policies.catalogue import *  # noqa: F403
+from kvib.policies.policy import Policy as Policy
+from kvib.procedures.catalogue import *  # noqa: F403
+from kvib.procedures.procedure import Procedure as Procedure
+from kvib.recommended import recommended as recommended
+from kvib.replay import plan as plan
+from kvib.sampler.sampler import Sampler as Sampler
+from kvib.selectors import DivFL as DivFL
+from kvib.selectors import PowerOfChoice as PowerOfChoice
+from kvib.selectors import Selector as Selector
+from kvib.version import __version__ as __version__
+from kvib.waterfill import waterfill as waterfill
 
-__all__ = [
-    "AOCS",
-    "OSMD",
-    "Admission",
-    "Avare",
-    "BySize",
-    "Cohort",
-    "Diagnosis",
-    "Difference",
-    "DivFL",
-    "EstimatedRate",
-    "Exploration",
-    "Forecast",
-    "Forecasts",
-    "GroupMeans",
-    "Guard",
-    "Journalled",
-    "KVib",
-    "LargestEntries",
-    "LastUpdates",
-    "Mabs",
-    "NotFiniteError",
-    "Optimal",
-    "Pairs",
-    "Policy",
-    "PowerOfChoice",
-    "Procedure",
-    "Sampler",
-    "Selector",
-    "Setting",
-    "Uniform",
-    "VarianceEstimate",
-    "Vrb",
-    "balanced",
-    "conditional_poisson",
-    "diagnose",
-    "estimate",
-    "estimated_variance",
-    "independent",
-    "journal",
-    "journalled",
-    "metrics",
-    "neighbours",
-    "norm",
-    "norms",
-    "ordered",
-    "pivotal",
-    "plan",
-    "recommended",
-    "replay",
-    "self_normalised",
-    "systematic",
-    "theory",
-    "unbiased",
-    "waterfill",
-    "with_replacement",
-    "without_replacement",
-]
+_MODULES = ("journal", "metrics", "plan", "replay", "theory")
+_MOVED = {
+    "Admission": "kvib.clients.check_in",
+    "Exploration": "kvib.policies",
+    "Forecasts": "kvib.policies",
+    "Pairs": "kvib.procedures",
+    "Setting": "kvib.policies",
+}
+"""Names that lived here up to version 0.1, and where they live now."""
+
+if not typing.TYPE_CHECKING:  # type checkers read the imports, in which a name stands once
+    __all__ = sorted(
+        name
+        for name, value in globals().items()
+        if name in _MODULES or not (name.startswith("_") or inspect.ismodule(value))
+    )
+    __all__ += ["__version__"]
+
+    def __getattr__(name: str) -> typing.Any:
+        """A name that has moved, with a warning that says where to."""
+        if name not in _MOVED:
+            raise AttributeError(f"module 'kvib' has no attribute {name!r}")
+        home = _MOVED[name]
+        _warn(f"kvib.{name} is now {home}.{name}", DeprecationWarning)
+        return getattr(importlib.import_module(home), name)

@@ -13,20 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.cohort import Cohort, checked_cohort
+from kvib.types import FloatArray, IntArray
 
 T = TypeVar("T")
 
 # Between these, ratios of squares divided by cubes of probabilities stay finite.
 LARGEST_NORM = 1e60
 SMALLEST_FEEDBACK = 1e-60
-
-
-def checked_cohort(cohort: Any) -> Cohort:
-    """What `draw` returned."""
-    if not isinstance(cohort, Cohort):
-        raise ValueError(f"{short(cohort)} is not a cohort; give the one that draw() returned")
-    return cohort
 
 
 def short(value: Any) -> str:
@@ -112,12 +106,12 @@ def checked_budget(budget: float, clients: float, cost: FloatArray | None = None
     return float(budget)
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """A warning that points at the line outside kvib that led to it."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _ours(frame):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _ours(frame: FrameType) -> bool:

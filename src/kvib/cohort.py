@@ -1,5 +1,6 @@
 """What one round drew, with everything that makes its estimate unbiased."""
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -7,11 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-Arrays = dict[str, NDArray[Any]]
-"""A state on its way to a file."""
+from kvib.types import BoolArray, FloatArray, IntArray
 
 Guarantee = Literal["unbiased", "consistent", "biased"]
 
@@ -158,3 +155,11 @@ class Cohort:
             f"<Cohort of round {self.round}: {many} [{ids}], budget {self.budget:g}, "
             f"{self.guarantee}>"
         )
+
+
+def checked_cohort(given: Any) -> Cohort:
+    """The cohort that `draw` returned; anything else is refused."""
+    if not isinstance(given, Cohort):
+        words = " ".join(reprlib.repr(given).split())
+        raise ValueError(f"{words} is not a cohort; give the one that draw() returned")
+    return given

@@ -6,37 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, cast
 
-from kvib import difference, guard, memory, policies, procedures
+from kvib import policies, procedures
+from kvib.estimators import difference, guard, memory
 
 POLICIES: dict[str, type[policies.Policy[Any]]] = {
-    cls.__name__: cls
-    for cls in (
-        policies.Uniform,
-        policies.BySize,
-        policies.Optimal,
-        policies.AOCS,
-        policies.KVib,
-        policies.Vrb,
-        policies.Mabs,
-        policies.Avare,
-        policies.OSMD,
-        policies.Forecast,
-    )
+    name: policy for name, policy in vars(policies.catalogue).items() if not name.startswith("_")
 }
 
 PROCEDURES: dict[str, procedures.Procedure] = {
-    procedure.name: procedure
-    for procedure in (
-        procedures.independent,
-        procedures.with_replacement,
-        procedures.without_replacement,
-        procedures.pivotal,
-        procedures.systematic,
-        procedures.ordered,
-        procedures.conditional_poisson,
-        procedures.balanced,
-        procedures.neighbours,
-    )
+    name: procedure
+    for name, procedure in vars(procedures.catalogue).items()
+    if not name.startswith("_")
 }
 
 CONFIGURATIONS: dict[str, Callable[..., Any]] = {
@@ -62,19 +42,24 @@ def chosen(table: Mapping[str, Any], name: str, kind: str) -> Any:
 
 def policy(words: str) -> policies.Policy[Any]:
     """One of kvib's policies as its repr says it: "Forecast", "KVib(rounds=500)"."""
+    return cast(policies.Policy[Any], made(POLICIES, words, "policy"))
+
+
+def made(table: Mapping[str, Any], words: str, kind: str) -> Any:
+    """A frozen configuration as its repr says it, of the kinds in a table."""
     try:
         said = ast.parse(words.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
-        raise _unreadable(words) from error
+        raise _unreadable(words, kind) from error
     call = said if isinstance(said, ast.Call) else ast.Call(said, [], [])
     if not isinstance(call.func, ast.Name) or call.args:
-        raise _unreadable(words)
-    made = chosen(POLICIES, call.func.id, "policy")
-    options = dict(_option(made, word, words) for word in call.keywords)
+        raise _unreadable(words, kind)
+    wanted = chosen(table, call.func.id, kind)
+    options = dict(_option(wanted, word, f"{kind} {words!r}") for word in call.keywords)
     try:
-        return cast(policies.Policy[Any], made(**options))
+        return wanted(**options)
     except TypeError as error:
-        raise ValueError(f"policy {words!r}: {error}") from error
+        raise ValueError(f"{kind} {words!r}: {error}") from error
 
 
 def as_policy(given: policies.Policy[Any] | str) -> policies.Policy[Any]:
@@ -90,20 +75,20 @@ def as_procedure(given: procedures.Procedure | str | None) -> procedures.Procedu
 
 
 def _option(made: Any, word: ast.keyword, words: str) -> tuple[str, Any]:
-    """A name and a number, of those that this policy takes."""
+    """A name and a number, of those that this policy or rule takes."""
     known, name = [field.name for field in fields(made)], str(word.arg)
     if name not in known:
         only = f"only {', '.join(known)}{_meant(known, name)}" if known else "it has none"
-        raise ValueError(f"policy {words!r}: {made.__name__} has no option {name}, {only}")
+        raise ValueError(f"{words}: {made.__name__} has no option {name}, {only}")
     try:
         return name, ast.literal_eval(word.value)
     except (TypeError, ValueError) as error:
         value = ast.unparse(word.value)
-        raise ValueError(f"policy {words!r}: {name}={value} is not a number; give one") from error
+        raise ValueError(f"{words}: {name}={value} is not a number; give one") from error
 
 
-def _unreadable(words: str) -> ValueError:
-    return ValueError(f"policy {words!r} cannot be read: write a name, or Name(option=number, …)")
+def _unreadable(words: str, kind: str) -> ValueError:
+    return ValueError(f"{kind} {words!r} cannot be read: write a name, or Name(option=number, …)")
 
 
 def _meant(known: Iterable[str], given: str) -> str:

@@ -7,13 +7,13 @@ from typing import Any, overload
 
 from numpy.typing import ArrayLike
 
-from kvib.difference import Difference
-from kvib.guard import Guard
+from kvib.estimators.difference import Difference
+from kvib.estimators.guard import Guard
 from kvib.journal.opening import opened
 from kvib.journal.sampler import Journalled
 from kvib.policies import Forecast
 from kvib.procedures import balanced
-from kvib.sampler import Sampler
+from kvib.sampler.sampler import Sampler
 
 
 @overload
@@ -36,7 +36,7 @@ def recommended(
     remember: bool = False,
     journal: str | os.PathLike[str] | None = None,
     **options: Any,
-) -> Sampler:
+) -> Sampler | Journalled:
     """Forecast norms, draw exactly `budget` clients balanced on sketches, guard against spikes.
 
     The population is fixed: where clients join and leave, use `Sampler(Forecast(), weights,

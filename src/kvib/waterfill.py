@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.cohort import BoolArray, FloatArray, IntArray
+from kvib.types import BoolArray, FloatArray, IntArray
 
 # Rounding in Σfloor, Σcap and the budget: a budget this close to a limit is at the limit.
 _SLACK = 1e-12

@@ -1,6 +1,9 @@
 """The command line; the only place that prints."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 EXTRAS = {
     "typer": "cli",
@@ -11,26 +14,41 @@ EXTRAS = {
     "datasets": "data",
 }
 """What `pip install .` leaves out, and the extra that brings it."""
+MOVED = ("report", "reproduce")
+"""Commands of earlier versions that judged the paper; a clone has them."""
 
 
 def main() -> None:
-    """Errors of the user's making are one line and exit code 2."""
-    try:
+    """The command `kvib`."""
+    with one_line("kvib"):
+        if sys.argv[1:2] and sys.argv[1] in MOVED:
+            raise ValueError(
+                f"{sys.argv[1]} is a command of the paper now, in the root of a clone of kvib: "
+                f"python experiments/paper {' '.join(sys.argv[1:])}"
+            )
         from kvib.cli.commands import app
 
         app()
+
+
+@contextmanager
+def one_line(program: str) -> Iterator[None]:
+    """Errors of the user's making are one line and exit code 2."""
+    try:
+        yield
     except (ValueError, OSError) as error:
-        complain(str(error))
+        complain(program, str(error))
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        complain(f"this needs {package}: pip install '.[{EXTRAS[package]}]' in a clone of kvib")
+        way_out = f"pip install '.[{EXTRAS[package]}]' in a clone of kvib"
+        complain(program, f"this needs {package}: {way_out}")
 
 
-def complain(line: str) -> None:
-    """As one line on stderr, without what may not be installed; then exit."""
-    sys.stderr.write(f"kvib: {' '.join(line.split())}\n")
+def complain(program: str, line: str) -> NoReturn:
+    """Write one line on stderr, without what may not be installed; then exit."""
+    sys.stderr.write(f"{program}: {' '.join(line.split())}\n")
     sys.exit(2)
 
 

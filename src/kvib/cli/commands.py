@@ -14,8 +14,6 @@ for command in (
     simulate.simulate,
     lab.run,
     lab.figure,
-    lab.reproduce,
-    lab.report,
     lab.list_experiments,
     journal.journal,
     journal.replay,

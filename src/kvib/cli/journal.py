@@ -10,16 +10,18 @@ from rich.table import Table
 from kvib import names
 from kvib.cli.places import check_file
 from kvib.cli.screen import console, counted, say
-from kvib.cohort import FloatArray
-from kvib.journal import Given, History, read
+from kvib.journal import History, read
 from kvib.names import PROCEDURES
-from kvib.plan import grid
-from kvib.plan import plan as planned
 from kvib.policies import Forecast
+from kvib.replay import Terms, grid
 from kvib.replay import replay as replayed
+from kvib.replay.plan import plan as planned
+from kvib.types import FloatArray
 
 File = Annotated[Path, typer.Argument(help="A journal; also one in use.")]
-Last = Annotated[int | None, typer.Option(help="Measure so many rounds; earlier ones only teach.")]
+Last = Annotated[
+    int | None, typer.Option(help="Measure this many rounds; earlier ones only teach.")
+]
 Level = Annotated[float, typer.Option(help="Probability that an interval holds the truth.")]
 
 
@@ -83,22 +85,10 @@ def replay(
     """How much lower another policy's variance would have been in these rounds."""
     rivals = {words: names.policy(words) for words in policy}
     history = read(file)
-    given = history.given()
-    since = _since(history, last)
+    terms, since = history.terms(), _since(history, last)
     with counted("replay", history.about.rounds) as progress:
         found = replayed(
-            history.rounds(),
-            given.weights,
-            rivals,
-            budget=budget,
-            procedure=given.procedure,
-            since=since,
-            level=level,
-            variables=given.variables,
-            prices=given.prices,
-            usual=given.budget,
-            most=given.most,
-            progress=progress,
+            history, rivals, terms, budget=budget, since=since, level=level, progress=progress
         )
     say(str(found))
 
@@ -114,23 +104,11 @@ def plan(
     other = names.policy(policy)
     _check_picture(out)
     history = read(file)
-    given = history.given()
-    since = _since(history, last)
+    terms, since = history.terms(), _since(history, last)
+    budgets = _budgets(history, terms, since)
     with counted("plan", history.about.rounds) as progress:
         found = planned(
-            history.rounds(),
-            given.weights,
-            given.policy,
-            other,
-            budgets=_budgets(history, given, since),
-            procedure=given.procedure,
-            since=since,
-            level=level,
-            variables=given.variables,
-            prices=given.prices,
-            usual=given.budget,
-            most=given.most,
-            progress=progress,
+            history, other, terms, budgets=budgets, since=since, level=level, progress=progress
         )
     say(str(found))
     if out is not None:
@@ -163,12 +141,10 @@ def _since(history: History, last: int | None) -> int:
     return first if last is None else max(first, history.about.rounds - last)
 
 
-def _budgets(history: History, given: Given, since: int) -> FloatArray:
-    """What to plan with: around the budget of the rounds that are measured, where it counts
-    clients, since a sampler whose clients came later was made for fewer."""
-    if given.prices is not None:
-        return grid(given.budget, given.most, float(given.prices.mean()))
+def _budgets(history: History, terms: Terms, since: int) -> FloatArray | None:
+    """Budgets to plan with, around those of the measured rounds where they count clients: a sampler
+    whose clients came later was made for fewer. None means those that `plan` tries by default."""
     drawn = history.table().budget[since:]
-    return grid(
-        float(np.median(drawn[drawn > 0])) if (drawn > 0).any() else given.budget, given.most
-    )
+    if terms.prices is not None or not (drawn > 0).any():
+        return None
+    return grid(float(np.median(drawn[drawn > 0])), terms.most)

@@ -12,7 +12,7 @@ from rich.table import Table
 console = Console()
 errors = Console(stderr=True)
 WIDE = 200
-"""Characters of a line that nobody's terminal has to hold."""
+"""Characters of a line that no terminal has to hold."""
 A_MINUTE = 60.0
 """Between two lines where there is no terminal for a bar."""
 
@@ -28,7 +28,7 @@ def show(table: Table) -> None:
 
 
 class Tell(Protocol):
-    """Told of the rounds done, and of whatever else is worth knowing."""
+    """Takes the number of rounds done, and other words worth showing."""
 
     def __call__(self, done: int, also: str = "") -> None:
         """As often as one likes."""
@@ -44,10 +44,10 @@ def counted(what: str, rounds: int) -> Iterator[Tell]:
         TextColumn("{task.fields[told]}"),
         TimeRemainingColumn(),
     )
-    nobody_looks = not errors.is_terminal
+    no_terminal = not errors.is_terminal
     last = time.monotonic()
     with Progress(
-        *columns, console=errors, disable=nobody_looks, speed_estimate_period=10 * A_MINUTE
+        *columns, console=errors, disable=no_terminal, speed_estimate_period=10 * A_MINUTE
     ) as progress:
         bar = progress.add_task(what, total=rounds, told="")
 
@@ -56,7 +56,7 @@ def counted(what: str, rounds: int) -> Iterator[Tell]:
             progress.update(bar, completed=done)
             told = f"{progress.tasks[bar].speed or 0.0:.1f} rounds/s{also}"
             progress.update(bar, told=told)
-            if nobody_looks and time.monotonic() - last >= A_MINUTE:
+            if no_terminal and time.monotonic() - last >= A_MINUTE:
                 last = time.monotonic()
                 line = f"{what}: {done} of {rounds} rounds, {told}"
                 errors.print(line, markup=False, highlight=False, soft_wrap=True)

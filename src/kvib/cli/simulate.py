@@ -10,12 +10,16 @@ import kvib
 from kvib.cli.interrupt import interruptible, leave
 from kvib.cli.places import check_file, check_folder
 from kvib.cli.screen import counted, say
-from kvib.names import POLICIES, PROCEDURES, chosen
+from kvib.names import POLICIES, PROCEDURES, chosen, made
 from kvib.names import policy as named_policy
+from kvib.selectors import RULES
 from kvib.sim import LocalSGD, Simulation, prepared
-from kvib.sim.engines.make import make_engine
-from kvib.sim.engines.ray_engine import RayEngine, Workers
+from kvib.sim.engines.make import NAMES, check_engine, make_engine
+from kvib.sim.engines.place import Place
 from kvib.sim.records import write_csv
+
+POLICY = "KVib"
+"""Unless another one is asked for."""
 
 
 def prepare(
@@ -37,8 +41,12 @@ def simulate(
     policy: Annotated[
         str,
         typer.Option(help=f"One of {', '.join(POLICIES)}, as KVib(rounds=500); or recommended."),
-    ] = "KVib",
+    ] = POLICY,
     procedure: Annotated[str | None, typer.Option(help=f"{', '.join(PROCEDURES)}.")] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(help=f"Instead of a policy, biased: {', '.join(RULES)}."),
+    ] = None,
     budget: Annotated[float, typer.Option(help="Clients per round.")] = 10,
     rounds: Annotated[int, typer.Option(help="Rounds in all.")] = 500,
     learning_rate: Annotated[float, typer.Option(help="Of local SGD.")] = 0.02,
@@ -53,7 +61,7 @@ def simulate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; none: compiled.")] = None,
     precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 on a GPU.")] = "float32",
     stop_after: Annotated[float, typer.Option(help="Seconds; then save and stop.")] = math.inf,
-    engine: Annotated[str, typer.Option(help="auto, or ray: clients on a Ray cluster.")] = "auto",
+    engine: Annotated[str, typer.Option(help=f"{', '.join(NAMES)}.")] = "auto",
     address: Annotated[str | None, typer.Option(help="Of the cluster; none: one here.")] = None,
     workers: Annotated[int | None, typer.Option(help="Ray actors; none: as many as fit.")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds for a Ray actor's work.")] = None,
@@ -61,40 +69,75 @@ def simulate(
     csv: Annotated[Path | None, typer.Option(help="Write the records of all rounds here.")] = None,
 ) -> None:
     """Simulate federated rounds; killed or stopped, it goes on where it was."""
-    least = {"--rounds": (rounds, 1), "--evaluate-every": (evaluate_every, 0)}
-    for option, (given, minimum) in {**least, "--exact-every": (exact_every, 0)}.items():
-        if given < minimum:
-            raise ValueError(f"{option} {given}: give at least {minimum}")
-    for option, value in {"--stop-after": stop_after, "--memory": memory}.items():
-        if not value > 0:
-            raise ValueError(f"{option} {value:g}: give a positive number")
+    at_least({"--rounds": rounds}, 1)
+    at_least({"--evaluate-every": evaluate_every, "--exact-every": exact_every}, 0)
+    positive({"--stop-after": stop_after, "--memory": memory})
     check_folder(out, "--out")
     check_file(csv, "--csv")
-    made = prepared.make_task(task)
+    place = Place(
+        device=device,
+        precision=precision,
+        memory=memory,
+        address=address,
+        workers=workers,
+        patience=patience,
+    )
+    name = str(chosen({name: name for name in NAMES}, engine, "engine"))
+    check_engine(name, place)
+    given = prepared.make_task(task)
     local = LocalSGD(learning_rate, batch_size, epochs)
-    how = None if procedure is None else chosen(PROCEDURES, procedure, "procedure")
-    stragglers = {"response": response, "availability": availability, "cool_down": cool_down}
-    sampler = make_sampler(policy, made.weights, budget, how, seed, **stragglers)
-    trainer: Any
-    if chosen({"auto": False, "ray": True}, engine, "engine"):
-        spread = Workers.on(
-            device, count=workers, patience=patience, precision=precision, memory=memory
-        )
-        trainer = RayEngine(made, local, address, spread)
-    elif address is not None or workers is not None or patience is not None:
-        raise ValueError("--address, --workers and --patience are of the Ray engine: --engine ray")
+    rates: dict[str, Any] = {"response": response, "availability": availability}
+    if selector is None:
+        how = None if procedure is None else chosen(PROCEDURES, procedure, "procedure")
+        options = {**rates, "cool_down": cool_down}
+        sampler: Any = make_sampler(policy, given.weights, budget, how, seed, **options)
     else:
-        trainer = make_engine(made, local, device, precision, memory=memory)
+        _refuse_beside_selector(policy=policy, procedure=procedure, cool_down=cool_down)
+        sampler = kvib.Selector(made(RULES, selector, "selector"), given.weights, budget, seed=seed)
     simulation = Simulation(
-        made,
-        trainer,
+        given,
+        make_engine(name, given, local, place),
         sampler,
         local,
         evaluate_every=evaluate_every,
         exact_every=exact_every,
         seed=seed,
+        **rates,
     )
     stopped = play(simulation, rounds, out, stop_after)
+    end(simulation, rounds, out, csv, stopped)
+
+
+def at_least(options: dict[str, int], minimum: int) -> None:
+    """Check that no option is below the minimum."""
+    for option, given in options.items():
+        if given < minimum:
+            raise ValueError(f"{option} {given}: give at least {minimum}")
+
+
+def positive(options: dict[str, float]) -> None:
+    """Check that all options are above 0."""
+    for option, given in options.items():
+        if not given > 0:
+            raise ValueError(f"{option} {given:g}: give a positive number")
+
+
+def _refuse_beside_selector(policy: str, procedure: str | None, cool_down: int) -> None:
+    """What belongs to samplers only."""
+    given = {
+        "--policy": policy != POLICY,
+        "--procedure": procedure is not None,
+        "--cool-down": cool_down != 0,
+    }
+    for option in (option for option, there in given.items() if there):
+        raise ValueError(
+            f"{option} is of samplers, which draw by probabilities; leave it out, or --selector"
+        )
+
+
+def end(simulation: Simulation, rounds: int, out: Path, csv: Path | None, stopped: bool) -> None:
+    """Write the records, say how far it came and whether it is biased; an error where the folder
+    held more rounds."""
     done = len(simulation.records)
     if done > rounds:
         raise ValueError(
@@ -103,6 +146,8 @@ def simulate(
     if csv is not None:
         write_csv(csv, simulation.records)
     how_far = f"{out}: {done} of {rounds} rounds, last test loss {last_loss(simulation):.4f}"
+    if simulation.guarantee == "biased":
+        how_far += ", biased"
     if stopped and done < rounds:
         leave(how_far)
     say(how_far + (", finished" if done == rounds else ", stopped; the same command goes on"))

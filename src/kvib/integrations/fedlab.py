@@ -7,9 +7,10 @@ from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from fedlab.utils import SerializationTool
 
 from kvib.cohort import Cohort
-from kvib.estimators import norm
-from kvib.integrations.arrays import LARGEST
-from kvib.sampler import Sampler
+from kvib.estimators.estimate import norm
+from kvib.integrations.kit import BadReplyError, KnownClients, checked_length
+from kvib.journal.sampler import AnySampler
+from kvib.types import Key
 
 
 class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
@@ -21,7 +22,7 @@ class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
 
     Args:
         model: as of `SyncServerHandler`.
-        global_round: likewise.
+        global_round: as of `SyncServerHandler`.
         sampler: over clients 0 to N − 1.
         sender: the client of a payload; None: the order of the drawn, standalone only.
         options: `cuda`, `device`, `logger`.
@@ -31,58 +32,66 @@ class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
         self,
         model: Any,
         global_round: int,
-        sampler: Sampler,
+        sampler: AnySampler,
         sender: Callable[[Sequence[Any]], int] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(model, global_round, 1.0, **options)
-        if sampler.policy.needs_norms:
-            raise ValueError("the policy must know all norms before it draws; choose another")
         self.sampler, self.sender = sampler, sender
-        self.cohort: Cohort | None = None
-        """Of this round."""
-        self.refused: dict[int, str] = {}
+        self.clients = KnownClients(sampler, numbered=True)
+
+    @property
+    def cohort(self) -> Cohort | None:
+        """The cohort of this round."""
+        return self.clients.cohort
+
+    @property
+    def refused(self) -> dict[Key, str]:
         """Why clients of the last round were not heard."""
+        return self.clients.refused
 
     @property
     def num_clients_per_round(self) -> int:
-        """How many were drawn, which need not be the same in every round."""
+        """The number of clients drawn, which need not be the same in every round."""
         return 0 if self.cohort is None else len(self.cohort)
 
     def sample_clients(self) -> list[int]:
-        """Ids of the drawn, ascending; a round in which nobody was drawn leaves the model."""
+        """Ids of the drawn, ascending; a round in which no client was drawn leaves the model."""
         if self.num_clients not in (0, len(self.sampler)):
             raise ValueError(
                 f"the sampler has {len(self.sampler)} clients, the trainer {self.num_clients}"
             )
         while not self.if_stop:
-            self.cohort = self.sampler.draw()
-            if len(self.cohort):
-                return [int(i) for i in self.cohort.ids]
-            self.sampler.update(self.cohort, [])
+            round = self.clients.draw()
+            if len(round):
+                return [int(i) for i in round.cohort.ids]
+            round.learn([])
             self.round += 1
         return []
 
     def global_update(self, buffer: Sequence[Sequence[Any]]) -> None:
         """Take the step; the sampler learns. What is no update of this model is no answer."""
-        cohort, x = self.cohort, self.model_parameters
-        assert cohort is not None
-        senders = cohort.ids.tolist() if self.sender is None else map(self.sender, buffer)
+        round, x = self.clients.round, self.model_parameters
+        assert round is not None
+        senders = round.keys if self.sender is None else map(self.sender, buffer)
         updates: dict[int, Any] = {}
-        self.refused = {}
         for client, payload in zip(senders, buffer, strict=True):
-            if client in updates or client not in cohort.ids:
+            position = round.answers(client)
+            if position is None:
                 continue  # twice, or not asked
-            if payload[0].shape != x.shape:
-                self._refuse(client, f"{len(payload[0])} parameters, in the model {len(x)}")
-            elif not norm(update := x - payload[0].to(x)) <= LARGEST:
-                self._refuse(client, "it diverged, or has no numbers in it")
-            else:
-                updates[client] = update
-        ordered = [updates.get(int(i)) for i in cohort.ids]
-        d = self.sampler.step(cohort, ordered)
+            try:
+                updates[position] = _update(x, payload[0])
+            except BadReplyError as error:
+                round.refuse(position, str(error))
+                self._LOGGER.warning(f"kvib: client {client} was not heard: {error}")
+        d = round.step(updates)
         SerializationTool.deserialize_model(self._model, x - d)
 
-    def _refuse(self, client: int, why: str) -> None:
-        self.refused[client] = why
-        self._LOGGER.warning(f"kvib: client {client} was not heard: {why}")
+
+def _update(x: Any, theirs: Any) -> Any:
+    """x − x_i, or an error where that is no update of this model."""
+    if theirs.shape != x.shape:
+        raise BadReplyError(f"{len(theirs)} parameters, in the model {len(x)}")
+    update = x - theirs.to(x)
+    checked_length(norm(update))
+    return update

@@ -12,26 +12,31 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from kvib import names
-from kvib.cohort import Cohort, FloatArray
-from kvib.guard import Guard
-from kvib.integrations.arrays import BadReplyError, Model, running_statistics
-from kvib.integrations.combining import Answer, Combination, Visible, averaged
-from kvib.integrations.fleet import (
+from kvib.clients.rates import EstimatedRate
+from kvib.estimators.guard import Guard
+from kvib.integrations.kit import (
+    Answer,
+    BadReplyError,
+    Combination,
     EstimateAvailability,
     Fleet,
+    FleetOptions,
     Guards,
     Introduction,
-    Plan,
+    Model,
     Renormalise,
+    Round,
+    Visible,
+    Watch,
+    averaged,
+    running_statistics,
     usual_guard,
 )
-from kvib.integrations.watch import Refusal, Silence, Watch
-from kvib.population import Key
-from kvib.rates import EstimatedRate
+from kvib.types import FloatArray, Key
 
 REFUSED = {
     "aggregator": "an aggregator of your own would see updates without λ/p; leave it out",
-    "aggregation_weights": "λ are given as weights={site: …}, before anybody trains",
+    "aggregation_weights": "λ are given as weights={site: …}, before a site trains",
     "exclude_vars": "a variable is a parameter or a buffer here; let sites not send it",
     "enable_tensor_disk_offload": "updates are summed as they come, so none stays in memory",
 }
@@ -82,10 +87,10 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         self.guard = guard
 
     def run(self) -> None:
-        """As FedAvg's, with our sampler and our aggregator."""
+        """Run the rounds as FedAvg does, with our sampler and our aggregator."""
         policy = names.policy(self.policy)
         guards: dict[bool | None, Guards] = {None: usual_guard, True: Guard(), False: None}
-        plan = Plan(
+        options = FleetOptions(
             policy=policy,
             budget=lambda clients, round: self.num_clients,
             procedure=None if self.procedure is None else names.PROCEDURES[self.procedure],
@@ -96,35 +101,37 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
             response=EstimatedRate(),
             guard=guards[self.guard],
         )
-        self.fleet, self.watch = Fleet(plan), Watch(self._say)
-        self.aggregator = Estimate(self.fleet)
+        self.fleet, self.watch = Fleet(options), Watch(self._say)
+        self.aggregator = Estimate()
         try:
             super().run()
         finally:
             self.fleet.close()
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
-        """Names of the drawn; empty where nobody was."""
+        """Names of the drawn sites; empty where none was drawn."""
         online = {client.name for client in self.engine.get_clients()}
         strangers = self.fleet.strangers(online)
         self.fleet.meet(Introduction(name, str(name)) for name in strangers)
-        cohort = self.fleet.draw(online)
+        self.aggregator.round = round = self.fleet.draw(online)
         self.watch.population(self.fleet.standing, self.fleet.news())
-        self.aggregator.cohort = cohort
-        drawn = [] if cohort is None else [str(key) for key in self.fleet.names(cohort)]
+        drawn = [] if round is None else [str(key) for key in round.keys]
         self.info(f"kvib drew {drawn} of {len(online)} sites")
         return [name for name in drawn if name in online]
 
     def send_model(self, *, targets: list[str], data: FLModel, **options: Any) -> None:
-        """Never to an empty list, which NVFlare takes for everybody."""
+        """Never to an empty list, which NVFlare takes for all sites."""
         self.aggregator.begin(data.params)
         if targets:
             super().send_model(targets=targets, data=data, timeout=self.answer_within, **options)
 
     def _get_aggregated_result(self) -> FLModel:
         result = super()._get_aggregated_result()
-        cohort = self.aggregator.cohort
-        self.watch.answers(0 if cohort is None else len(cohort), self.aggregator.unheard)
+        round = self.aggregator.round
+        if round is None:
+            self.watch.answers(0, {})
+        else:
+            self.watch.answers(len(round), round.unheard)
         return result
 
     def _say(self, level: int, line: str) -> None:
@@ -134,16 +141,12 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
 class Estimate(ModelAggregator):  # type: ignore[misc]
     """Sums coefficient·(x − x_i) as results come."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.fleet = fleet
-        self.cohort: Cohort | None = None
-        self.unheard: dict[Key, Refusal] = {}
-        """Sites of the round that were not heard, and why."""
+        self.round: Round | None = None
+        """The round whose results come; None where no site was online."""
         self._lock = threading.Lock()
         self._combination: Combination | None = None
-        self._silent: dict[Key, int] = {}
-        """Positions of those not heard of yet, by name."""
         self._measured: list[tuple[dict[str, Any], float]] = []
         """Metrics of those heard, and their coefficients."""
 
@@ -155,27 +158,24 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
         arrays = {name: np.asarray(value) for name, value in params.items()}
         buffers = {name for name, array in arrays.items() if running_statistics(name, array)}
         self._model = Model(arrays, buffers)
-        self._combination, self._silent, self._measured = None, {}, []
-        self.unheard.clear()
-        self.fleet.refused = {}
-        if self.cohort is not None and self.fleet.sampler is not None:
-            sampler, held = self.fleet.sampler, False  # NVFlare lets go of what was accepted
-            self._combination = Visible().begin(sampler, self.cohort, self._model, held)
-            self._silent = {key: at for at, key in enumerate(self.fleet.names(self.cohort))}
+        self._combination, self._measured = None, []
+        if self.round is not None:  # held=False: NVFlare lets go of what was accepted
+            self._combination = Visible().begin(self.round, self._model, held=False)
 
     def accept_model(self, model: FLModel) -> None:
         """One site's result; one that is of another shape or no number counts as no answer."""
         name = str((model.meta or {}).get("client_name", ""))
         with self._lock:
-            position = self._silent.pop(name, None)
-            if position is None or self._combination is None or self.cohort is None:
+            round, combination = self.round, self._combination
+            position = None if round is None else round.answers(name)
+            if round is None or combination is None or position is None:
                 return
             try:
-                self._combination.add(Answer(position, self._full(model)))
+                combination.add(Answer(position, self._full(model)))
             except BadReplyError as error:
-                self._refuse(name, Silence.REFUSED, str(error))
+                round.refuse(position, str(error))
                 return
-            factor = float(self.cohort.coefficients[position])
+            factor = float(round.cohort.coefficients[position])
             self._measured.append((model.metrics or {}, factor))
 
     def _full(self, model: FLModel) -> dict[str, Any]:
@@ -186,15 +186,11 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
         ours = self._model.arrays
         return {name: ours[name].astype(np.float64) + array for name, array in theirs.items()}
 
-    def _refuse(self, site: Key, kind: Silence, why: str) -> None:
-        self.unheard[site], self.fleet.refused[site] = Refusal(kind, why), why
-
     def aggregate_model(self) -> FLModel:
         """x − d, and metrics averaged by coefficient; the sampler has learned then."""
-        for site in self._silent:
-            self._refuse(site, Silence.LATE, "no answer")
         d, buffers = 0.0, dict[str, FloatArray]()
-        if self._combination is not None:
+        if self.round is not None and self._combination is not None:
+            self.round.refuse_silent()
             d, buffers, *_ = self._combination.finish()
         moved, metrics = self._model.moved(d, buffers), averaged(self._measured)
         return FLModel(params=moved, params_type=ParamsType.FULL, metrics=metrics or None)

@@ -13,12 +13,12 @@ from pfl.data.federated_dataset import FederatedDatasetBase
 from pfl.internal.ops.selector import get_default_framework_module as get_ops
 from pfl.metrics import Metrics
 
-from kvib.cohort import Cohort, FloatArray
-from kvib.estimators import norm
-from kvib.integrations.arrays import LARGEST
-from kvib.population import Key
+from kvib.cohort import Cohort
+from kvib.estimators.estimate import norm
+from kvib.integrations.kit import BadReplyError, KnownClients, checked_length
+from kvib.journal.sampler import AnySampler
 from kvib.randomness import generator
-from kvib.sampler import Sampler
+from kvib.types import FloatArray, Key
 
 
 class DrawnUsers(FederatedDatasetBase):  # type: ignore[misc]
@@ -29,41 +29,39 @@ class DrawnUsers(FederatedDatasetBase):  # type: ignore[misc]
         sampler: over all users. Workers must be given equal ones.
     """
 
-    def __init__(self, make_dataset: Callable[[Key], Any], sampler: Sampler) -> None:
+    def __init__(self, make_dataset: Callable[[Key], Any], sampler: AnySampler) -> None:
         super().__init__()
-        looks = (sampler.remembered, sampler.guard, sampler.sketches.size or None)
-        if sampler.policy.needs_norms or any(part is not None for part in looks):
-            raise ValueError(
-                "pfl sums updates before we see them: give a sampler without estimator, guard, "
-                "sketch and all norms, such as kvib.Sampler(kvib.Forecast(), weights, budget)"
-            )
+        self.clients = KnownClients(sampler, sums_alone=True)
         self.make_dataset, self.sampler = make_dataset, sampler
-        self.cohort: Cohort | None = None
-        """Of this round."""
         self.norms: FloatArray = np.empty(0)
-        """Of those whom this worker has trained; NaN for the others."""
+        """Norms of users that this worker has trained; NaN for the others."""
         self.stands_in = False
-        """Whether this worker trains somebody who was not drawn, for nothing."""
+        """Whether this worker trains a user that was not drawn, whose update counts nothing."""
+
+    @property
+    def cohort(self) -> Cohort | None:
+        """The cohort of this round."""
+        return self.clients.cohort
 
     def get_cohort(self, cohort_size: int) -> Iterable[tuple[Any, int]]:
         """The users that this worker trains, each with a seed.
 
-        pfl waits forever for a worker that trains nobody. One without a share of the cohort, and
-        all of them where nobody was drawn, train a user whose update then counts nothing.
+        pfl waits forever for a worker that trains no user. One without a share of the cohort, and
+        all of them where no user was drawn, train a user whose update then counts nothing.
         """
-        self.cohort = cohort = self.sampler.draw(budget=min(cohort_size, len(self.sampler)))
-        self.norms = np.full(len(cohort), np.nan)
+        round = self.clients.draw(cohort_size)
+        self.norms = np.full(len(round), np.nan)
         rank, workers = get_ops().distributed.global_rank, get_ops().distributed.world_size
-        mine = range(rank, len(cohort), workers)
+        mine = range(rank, len(round), workers)
         self.stands_in = len(mine) == 0
         if self.stands_in:
-            [key] = self.sampler.keys(self.sampler.population.here()[:1])
+            [key] = self.sampler.keys(self.sampler.state.population.here()[:1])
             yield self.make_dataset(key), 0
             return
-        seeds = generator(self.sampler.seed, cohort.round, "users").integers(0, 2**32, len(cohort))
-        keys = self.sampler.keys(cohort.ids)
+        rng = generator(self.sampler.seed, round.cohort.round, "users")
+        seeds = rng.integers(0, 2**32, len(round))
         for position in mine:
-            yield self.make_dataset(keys[position]), int(seeds[position])
+            yield self.make_dataset(round.keys[position]), int(seeds[position])
 
     def __next__(self) -> tuple[Any, int]:
         raise NotImplementedError("users are drawn by the cohort; use get_cohort")
@@ -83,18 +81,24 @@ class UnbiasedWeighting(WeightingStrategy):  # type: ignore[misc]
 
     def postprocess_one_user(self, *, stats: Any, user_context: Any) -> tuple[Any, Any]:
         """Weigh one user's update by its coefficient, and remember its norm."""
-        cohort, sampler = self.users.cohort, self.users.sampler
-        if cohort is None:
+        round = self.users.clients.round
+        if round is None:
             raise ValueError("the backend's training data are not the DrawnUsers given to me")
         if self.users.stands_in:
             return stats.apply_elementwise(_nothing), Metrics()
-        position = int(np.searchsorted(cohort.ids, sampler.ids([user_context.user_id])[0]))
+        position = round.answers(user_context.user_id)
+        if position is None:
+            raise ValueError(
+                f"user {user_context.user_id!r} was not drawn, or came twice; make_dataset(key) "
+                "must set user_id=key"
+            )
         stats.reweight(1)
-        length = norm(dict(stats.items()))
-        if not length <= LARGEST:  # no answer: its norm stays NaN
+        try:
+            self.users.norms[position] = checked_length(norm(dict(stats.items())))
+        except BadReplyError as error:  # no answer: its norm stays NaN
+            round.refuse(position, str(error))
             return stats.apply_elementwise(_nothing), Metrics()
-        self.users.norms[position] = length
-        stats.reweight(float(cohort.coefficients[position]))
+        stats.reweight(float(round.cohort.coefficients[position]))
         return stats, Metrics()
 
     def postprocess_server(
@@ -102,9 +106,9 @@ class UnbiasedWeighting(WeightingStrategy):  # type: ignore[misc]
     ) -> tuple[Any, Any]:
         """The sum is the step: nothing is divided by; the workers tell each other the norms."""
         stats.weight = 1
-        cohort = self.users.cohort
-        assert cohort is not None
-        self.users.sampler.update(cohort, _from_all_workers(self.users.norms))
+        round = self.users.clients.round
+        assert round is not None
+        round.learn(_from_all_workers(self.users.norms))
         return stats, Metrics()
 
 

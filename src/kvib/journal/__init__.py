@@ -1,16 +1,15 @@
 """Every round durable, in one file that also answers questions."""
 
-from kvib.journal.history import About, Given, History, Table, read
+from kvib.journal.history import About, History, Table, read
 from kvib.journal.layout import Upgrade
 from kvib.journal.opening import journalled
 from kvib.journal.sampler import Journalled
 from kvib.journal.switches import Switch
-from kvib.logged import Change, Joined, Left, Logged, Reweighed
+from kvib.replay.logged import Change, Joined, Left, Logged, Reweighed
 
 __all__ = [
     "About",
     "Change",
-    "Given",
     "History",
     "Joined",
     "Journalled",

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from kvib.checks import checked_weights
-from kvib.describing import describe_policy
 from kvib.journal.switches import Switch, last_change
 from kvib.policies import Policy
 from kvib.procedures import Procedure
-from kvib.sampler import Sampler
-from kvib.switching import Learned, Way
+from kvib.sampler.describing import describe_policy
+from kvib.sampler.sampler import Sampler
+from kvib.sampler.switching import Learned, Way
 
 SWITCHED = ("policy", "procedure")
 """Options that a running journal can change."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import Cohort, FloatArray, IntArray
+from kvib.cohort import Cohort
 from kvib.journal.records import Record
 from kvib.procedures import Procedure
+from kvib.types import FloatArray, IntArray
 
 _ALIGNED = ("ids", "count", "expected", "weight", "response", "availability")
 _SINGLE = ("round", "budget", "requested", "most", "guarantee", "token")

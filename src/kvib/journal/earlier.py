@@ -1,19 +1,42 @@
 """Journals of version 1, whose rounds had no seals: their numbers are checked by the events."""
 
+from collections.abc import Iterable, Iterator
 from math import isclose
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from kvib.journal.access import torn
 from kvib.journal.cohorts import digest, lengthened
-from kvib.journal.layout import Drawn, Heard, Round, Tip
-
-if TYPE_CHECKING:
-    from kvib.journal.file import Event, JournalFile
+from kvib.journal.layout import Drawn, Event, Heard, Round, Tip
 
 
-def tip(file: "JournalFile") -> Tip:
+class Readable(Protocol):
+    """What is asked of the file of a journal."""
+
+    path: Path
+    about: dict[str, Any]
+    tip: Tip
+
+    @property
+    def last(self) -> int:
+        """The number of the last event."""
+
+    def one(self, query: str, *values: Any) -> tuple[Any, ...]:
+        """The row that answers a query."""
+
+    def all(self, query: str) -> list[tuple[Any, ...]]:
+        """All rows that answer a query."""
+
+    def array(self, group: str, name: str) -> Any:
+        """One array of a group."""
+
+    def events(self, numbers: Iterable[int]) -> Iterator[Event]:
+        """The events with these numbers."""
+
+
+def tip(file: Readable) -> Tip:
     """How far the file has come: what its snapshot knows, and the events since."""
     (last,) = file.one("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
     if not isinstance(last, int):
@@ -25,7 +48,7 @@ def tip(file: "JournalFile") -> Tip:
     return Tip(last, len(updated) + since.count("draw"), int(updated.sum()) + feedback)
 
 
-def rounds(file: "JournalFile") -> list[Round]:
+def rounds(file: Readable) -> list[Round]:
     """The rows that version 2 would have written.
 
     The estimated variance is taken as it is. So are the numbers of rounds whose details were
@@ -53,7 +76,7 @@ def rounds(file: "JournalFile") -> list[Round]:
     return pairs
 
 
-def _written(file: "JournalFile") -> tuple[dict[int, Drawn], dict[int, Heard]]:
+def _written(file: Readable) -> tuple[dict[int, Drawn], dict[int, Heard]]:
     """The numbers of all rounds as they stand there."""
     drawn, heard = {}, {}
     names = "round, size, budget, coefficients, answered, variance, norms"
@@ -69,7 +92,7 @@ def _written(file: "JournalFile") -> tuple[dict[int, Drawn], dict[int, Heard]]:
     return drawn, heard
 
 
-def _agrees(row: Drawn | Heard, event: "Event", weights: Any) -> bool:
+def _agrees(row: Drawn | Heard, event: Event, weights: Any) -> bool:
     """Whether the numbers of a round are those of an event, which is sealed."""
     if isinstance(row, Heard):
         norms = event.record["norms"]

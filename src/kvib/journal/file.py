@@ -8,12 +8,12 @@ from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import Arrays
+from kvib.files.storage import plain_json, sync_folder
 from kvib.journal import earlier
 from kvib.journal.access import (
     connected,
@@ -32,6 +32,7 @@ from kvib.journal.layout import (
     TABLES,
     VERSION,
     Drawn,
+    Event,
     Heard,
     Round,
     Row,
@@ -42,7 +43,7 @@ from kvib.journal.layout import (
 )
 from kvib.journal.lock import OWNER_ONLY, held
 from kvib.journal.records import Record, decode, encode
-from kvib.storage import plain_json, sync_folder
+from kvib.types import Arrays
 
 CHUNK = 2**18
 """Bytes; a snapshot writes those chunks of the state that changed since the last one."""
@@ -53,15 +54,6 @@ _EVENT = "SELECT number, kind, round, payload, crc FROM event"
 
 R = TypeVar("R", Drawn, Heard)
 S = TypeVar("S", Drawn, Heard, Tip)
-
-
-class Event(NamedTuple):
-    """Something that changed the sampler."""
-
-    number: int
-    kind: str
-    round: int | None
-    record: Record
 
 
 class JournalFile:

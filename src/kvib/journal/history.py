@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib import saving, storage
 from kvib.checks import available_ids
-from kvib.cohort import FloatArray, IntArray
+from kvib.files import storage
+from kvib.files.part import Saved
 from kvib.journal import switches
 from kvib.journal.cohorts import lengthened, with_moments
 from kvib.journal.file import JournalFile
@@ -19,12 +19,13 @@ from kvib.journal.layout import Upgrade
 from kvib.journal.past import Past, clients, names
 from kvib.journal.records import Record
 from kvib.journal.switches import Switch, procedure_of
-from kvib.logged import Logged
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
-from kvib.population import Key
 from kvib.procedures import Procedure
-from kvib.sampler import Sampler
+from kvib.replay.logged import Logged
+from kvib.replay.terms import Terms
+from kvib.sampler.sampler import Sampler
+from kvib.types import FloatArray, IntArray, Key
 
 
 class Table(NamedTuple):
@@ -58,22 +59,6 @@ class About(NamedTuple):
     keep: int | None
 
 
-class Given(NamedTuple):
-    """What a sampler was given."""
-
-    policy: Policy[Any]
-    procedure: Procedure
-    weights: FloatArray
-    """λ at the beginning, [N]."""
-    budget: float
-    variables: FloatArray
-    """[N, d]."""
-    prices: FloatArray | None
-    """What drawing each client takes from the budget, [N], where that is in costs or answers."""
-    most: float
-    """The largest budget that clients could ever spend: how many there were, or their prices."""
-
-
 def read(path: str | os.PathLike[str]) -> "History":
     """The past rounds of a journal, also of one in use."""
     history = History(Path(os.path.realpath(path)))
@@ -103,9 +88,7 @@ class History:
                 keep=said["keep"],
             )
 
-    def given(
-        self, policy: Policy[Any] | None = None, procedure: Procedure | None = None
-    ) -> "Given":
+    def terms(self, policy: Policy[Any] | None = None, procedure: Procedure | None = None) -> Terms:
         """What the sampler was given at its beginning, to replay its rounds.
 
         Args:
@@ -120,19 +103,24 @@ class History:
         if own or (about["procedure"] not in PROCEDURES and procedure is None):
             raise ValueError(
                 f"{self.path} was drawn with a policy or procedure of your own; give it from "
-                "Python: kvib.journal.read(path).given(policy=…, procedure=…), then call "
-                "kvib.replay.replay and kvib.plan.plan with what that says"
+                "Python: history = kvib.journal.read(path), terms = history.terms(policy=…, "
+                "procedure=…), then kvib.replay.replay(history, policies, terms) and "
+                "kvib.plan.plan(history, policy, terms)"
             )
-        sampler = saving.restored(Sampler, about, arrays, policy, procedure)
-        return Given(
-            policy=sampler.policy,
+        sampler = Sampler.restored(Saved(about, arrays), policy, procedure)
+        return Terms(
+            past.weights,
             procedure=sampler.procedure,
-            weights=past.weights,
+            policy=sampler.policy,
             budget=sampler.budget,
-            variables=sampler.variables[: len(past.weights)],
+            variables=sampler.state.eligible.variables[: len(past.weights)],
             prices=prices,
             most=most,
         )
+
+    def given(self, policy: Policy[Any] | None = None, procedure: Procedure | None = None) -> Terms:
+        """The name of `terms` in version 0.1."""
+        return self.terms(policy, procedure)
 
     def weights(self) -> FloatArray:
         """Weights of all clients at the last snapshot, [N], those who left included, in units of

@@ -4,6 +4,8 @@ import math
 from typing import Any, NamedTuple, Self
 from zlib import crc32
 
+from kvib.journal.records import Record
+
 APPLICATION = int.from_bytes(b"kvib", "big")
 VERSION = 2
 GIVE_UP = "give up"
@@ -28,6 +30,15 @@ ROUNDS = (
 )
 """New in version 2. Rows of `drawn` and `heard` are written once and stay, and `tip` counts them,
 so that a row that is gone is missed."""
+
+
+class Event(NamedTuple):
+    """Something that changed the sampler."""
+
+    number: int
+    kind: str
+    round: int | None
+    record: Record
 
 
 class Drawn(NamedTuple):

@@ -1,38 +1,42 @@
 """A policy that learns from the rounds of a journal before it takes over."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvib import room, switching
+from kvib import growing
 from kvib.checks import positive_weights
-from kvib.cohort import FloatArray, IntArray
 from kvib.journal.cohorts import lengthened
-from kvib.journal.file import Event, JournalFile
-from kvib.journal.layout import Drawn
+from kvib.journal.file import JournalFile
+from kvib.journal.layout import Drawn, Event
 from kvib.journal.records import Record
-from kvib.learner import Learner
-from kvib.switching import Learned, Way
+from kvib.sampler import switching
+from kvib.sampler.learner import Learner
+from kvib.sampler.state import State
+from kvib.sampler.switching import Learned, Way
+from kvib.types import FloatArray, IntArray
 
-if TYPE_CHECKING:
-    from kvib.journal.sampler import Journalled
 
-
-def taught(sampler: "Journalled", file: JournalFile, way: Way) -> tuple[Learner, Learned]:
+def taught(state: State, file: JournalFile, begun: FloatArray, way: Way) -> tuple[Learner, Learned]:
     """A new policy after all rounds whose details are still there, in the order of their feedback.
 
     Clients join, leave and change their weights as they did. Where rounds were removed nothing says
     who was there at the first that is left: then the policy starts with the clients and the weights
     of today. That is the same for what it learns of norms, which do not depend on weights.
+
+    Args:
+        state: of the sampler, which is only looked at.
+        file: its journal.
+        begun: λ at the beginning.
+        way: the new policy.
     """
-    removed, population = file.about["removed"], sampler.population
+    removed, population = file.about["removed"], state.population
     if removed:
-        pupil = Pupil(sampler, switching.fresh(sampler, way), population.raw[: len(sampler)])
+        weights = population.raw[: population.count]
+        pupil = Pupil(state, begun, switching.fresh(state, way), weights)
         first, lessons = file.row(Drawn, removed).event, _ROUNDS
     else:
-        weights = sampler._begun_weights
-        pupil = Pupil(sampler, switching.beginner(sampler, way, weights), weights)
+        pupil = Pupil(state, begun, switching.beginner(state, way, begun), begun)
         first, lessons = 1, _ROUNDS | _CHANGES
     for event in file.events(range(first, file.last + 1)):
         if event.kind in lessons:
@@ -44,15 +48,21 @@ class Pupil:
     """A policy that is shown what happened, and the clients at the moment that it is shown.
 
     Args:
-        sampler: whose past it is; it is only looked at.
+        state: of the sampler whose past it is; it is only looked at.
+        begun: λ at the beginning.
         learner: with room for all clients of today.
         weights: of the clients who are there at first, in the population's units.
     """
 
-    def __init__(self, sampler: "Journalled", learner: Learner, weights: FloatArray) -> None:
-        self._sampler, self.learner = sampler, learner
-        self._count, self._gone = len(weights), set[int]()
-        self._weights = room.widened(weights, len(sampler.population.raw))
+    def __init__(
+        self, state: State, begun: FloatArray, learner: Learner, weights: FloatArray
+    ) -> None:
+        self._state = state
+        self._begun = begun
+        self.learner = learner
+        self._count = len(weights)
+        self._gone: set[int] = set()
+        self._weights = growing.widened(weights, len(state.population.raw))
         self._drawn: dict[int, Record] = {}
         """Not heard of yet."""
         self.rounds = 0
@@ -73,7 +83,7 @@ class Pupil:
         norms = event.record["norms"].astype(np.float64)
         answered = ~np.isnan(norms)
         if answered.any():
-            cohort = lengthened(record, self._sampler._begun_weights, round=event.round)
+            cohort = lengthened(record, self._begun, round=event.round)
             heard = cohort.take(answered)
             self.learner.learn(heard, self._weights[heard.ids] * norms[answered])
 
@@ -102,13 +112,13 @@ class Pupil:
         self._weights[ids] = weights
 
     def _resize(self) -> None:
-        switching.resize(self._sampler, self.learner, self._count - len(self._gone))
+        self._state.resize(self.learner, self._count - len(self._gone))
 
     def _ids(self, event: Event) -> IntArray:
-        return self._sampler.population.ids(event.record["keys"])
+        return self._state.population.ids(event.record["keys"])
 
     def _in_units(self, event: Event) -> FloatArray:
-        return self._sampler.population.in_units(positive_weights(event.record["weights"]))
+        return self._state.population.in_units(positive_weights(event.record["weights"]))
 
 
 Lessons = dict[str, Callable[[Pupil, Event], None]]

@@ -8,19 +8,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import describing, saving, storage
+from kvib.clients.population import listed
+from kvib.files import storage
+from kvib.files.part import Saved
 from kvib.journal import agreement
 from kvib.journal.access import name_of
 from kvib.journal.agreement import Options
+from kvib.journal.events import KINDS
 from kvib.journal.file import JournalFile, create
 from kvib.journal.lock import Lock
+from kvib.journal.recorder import Recorder
 from kvib.journal.relearning import at_the_beginning
 from kvib.journal.sampler import Journalled
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
-from kvib.population import listed
 from kvib.procedures import Procedure
-from kvib.sampler import Sampler
+from kvib.sampler import describing
+from kvib.sampler.sampler import Sampler
 
 
 def journalled(
@@ -109,11 +113,10 @@ def opened(
     try:
         if not home.exists():
             _begin(home, given, usual, snapshot_every, keep)
-        sampler = _continued(home, given, usual)
+        recorder = _continued(home, given, usual)
         now = {"snapshot_every": snapshot_every, "keep": keep, "home": name_of(home)}
-        _go_on(sampler, home, now)
-        sampler._held = held
-        return sampler
+        _go_on(recorder, held, home, now)
+        return Journalled(recorder)
     except BaseException:
         held.release()
         raise
@@ -127,7 +130,7 @@ def _begin(home: Path, given: Options, usual: Options, every: int | None, keep: 
         "procedure": sampler.procedure.name,
         "budget": sampler.budget,
         "seed": sampler.seed,
-        "token": sampler._ledger.token,
+        "token": sampler.state.rounds.token,
         "own": describing.describe_policy(sampler.policy) is None,
         "snapshot_every": every,
         "keep": keep,
@@ -138,7 +141,7 @@ def _begin(home: Path, given: Options, usual: Options, every: int | None, keep: 
     create(home, {"now": sampler.packed(), "begun": {"weights": sampler.weights}}, about)
 
 
-def _continued(home: Path, given: Options, usual: Options) -> Journalled:
+def _continued(home: Path, given: Options, usual: Options) -> Recorder:
     """The sampler as of the last event; the file is only read."""
     with closing(JournalFile(home)) as file:
         own = file.about["own"]
@@ -148,22 +151,22 @@ def _continued(home: Path, given: Options, usual: Options) -> Journalled:
                 "kvib.journalled(path, policy=…)"
             )
         agreement.check(home, file.about, given, usual)
-        sampler, known = _snapshot(file, given.get("policy") if own else None, given)
+        recorder, known = _snapshot(file, given.get("policy") if own else None, given)
         for event in file.events_after(known):
-            sampler._replay(event)
-    return sampler
+            recorder.replay(event)
+    return recorder
 
 
 def _snapshot(
     file: JournalFile, policy: Policy[Any] | None, given: Options
-) -> tuple[Journalled, int]:
+) -> tuple[Recorder, int]:
     """The sampler as of the last snapshot, and the event that it was taken after; or as of the
     beginning, where the policy cannot read its state of then and all rounds are still there."""
     arrays, weights = file.arrays("now"), file.array("begun", "weights")
     about = storage.about(arrays["header"], "sampler")
     procedure, relearns = given.get("procedure"), False
     try:
-        sampler = saving.restored(Journalled, about, arrays, policy, procedure)
+        sampler = Sampler.restored(Saved(about, arrays), policy, procedure)
     except ValueError as error:
         if procedure is None and about["procedure"] not in PROCEDURES:
             raise
@@ -173,19 +176,20 @@ def _snapshot(
             ) from error
         sampler, relearns = at_the_beginning(about, arrays, weights, policy, procedure), True
     same = np.array_equal(weights, sampler.weights)  # then kept once
-    sampler._start(file, sampler.weights if same else weights, relearns)
-    return sampler, 0 if relearns else file.about["snapshot"]
+    begun = sampler.weights if same else weights
+    recorder = Recorder(sampler, file, begun, KINDS, relearns)
+    return recorder, 0 if relearns else file.about["snapshot"]
 
 
-def _go_on(sampler: Journalled, home: Path, options: Options) -> None:
-    """Let a sampler that was read from its file write there."""
-    file = sampler._file = JournalFile(home, write=True)
+def _go_on(recorder: Recorder, held: Lock, home: Path, options: Options) -> None:
+    """Let a recorder that was read from its file write there."""
+    file = JournalFile(home, write=True)
     try:
         changed = {name: value for name, value in options.items() if value is not None}
         if any(file.about.get(name) != value for name, value in changed.items()):
             with file.reading():
                 file.say(**changed)
-        sampler._upgrade()
+        recorder.write_to(file, held)
     except BaseException:
         file.close()
         raise

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvib import storage
-from kvib.cohort import BoolArray, FloatArray, IntArray
-from kvib.journal.file import Event, JournalFile
-from kvib.journal.layout import Round
+from kvib.files import storage
+from kvib.journal.file import JournalFile
+from kvib.journal.layout import Event, Round
 from kvib.journal.records import Record
-from kvib.logged import Change, Joined, Left, Reweighed
-from kvib.members import Members
-from kvib.population import Key
+from kvib.replay.logged import Change, Joined, Left, Reweighed
+from kvib.replay.members import Members
+from kvib.types import BoolArray, FloatArray, IntArray, Key
 
 _NO_VARIABLES = np.empty((0, 0))
 

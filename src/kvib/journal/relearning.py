@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
-from kvib import describing, rates
-from kvib.cohort import Arrays, FloatArray
-from kvib.journal.sampler import Journalled
+from kvib.clients import rates
+from kvib.clients.rates import EstimatedRate
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
 from kvib.procedures import Procedure
-from kvib.rates import EstimatedRate
+from kvib.sampler import describing
+from kvib.sampler.sampler import Sampler
+from kvib.types import Arrays, FloatArray
 
 
 def at_the_beginning(
@@ -18,7 +19,7 @@ def at_the_beginning(
     weights: FloatArray,
     policy: Policy[Any] | None,
     procedure: Procedure | None,
-) -> Journalled:
+) -> Sampler:
     """For a snapshot whose policy's state is not of today's form; all else of it is taken.
 
     Args:
@@ -34,7 +35,7 @@ def at_the_beginning(
             "the policy's state is of another version, and it cannot be learned again, since "
             "clients with costs came or returned; open it with the version that wrote it"
         )
-    sampler = Journalled(
+    sampler = Sampler(
         describing.restore_policy(about["policy"], policy),
         weights,
         about["budget"],
@@ -50,8 +51,8 @@ def at_the_beginning(
         cool_down=about["cool down"],
         over_select=about["over-select"],
     )
-    sampler.population.unit = tuple(about["population"]["unit"])  # in which newcomers come
-    sampler._ledger.token = about["token"]
+    sampler.state.population.unit = tuple(about["population"]["unit"])  # in which newcomers come
+    sampler.state.rounds.token = about["token"]
     return sampler
 
 

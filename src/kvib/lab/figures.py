@@ -1,14 +1,14 @@
-"""Which figures there are: from which results, how they are drawn, what to say below them."""
+"""The figure of an experiment, as files."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 
-from kvib.lab import plots, straggler_figure, tables, toy
-from kvib.lab import variances as ways
+from kvib.lab import plots, tables
+from kvib.lab.configuration import one_of
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -22,174 +22,26 @@ UNDATED: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"
 FORMATS = ("png", "pdf", "svg")
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure: the results it is made from, how, what to say below it, how to read one of them."""
-
-    needs: tuple[str, ...]
-    draw: plots.Draw
-    caption: str
-    read: Callable[[Path], Any] = tables.load
+def suffixes(formats: str) -> tuple[str, ...]:
+    """Endings of files: "png, pdf" → ("png", "pdf")."""
+    found = tuple(dict.fromkeys(word.strip() for word in formats.split(",")))
+    for suffix in found:
+        one_of(FORMATS, suffix, "--formats")
+    return found
 
 
 def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[Path]:
-    """Write one figure, or everything that an experiment of that name measured; the files."""
-    drawing = _drawing(name)
-    out.mkdir(parents=True, exist_ok=True)
+    """Write everything that an experiment measured as one figure; its files."""
+    return write(lambda: plots.everything(tables.load(results / name)), name, out, formats)
+
+
+def write(make: Callable[[], Figure], name: str, out: Path, formats: tuple[str, ...]) -> list[Path]:
+    """Make a figure in the style of all figures and write it; its files."""
     with mpl.rc_context(STYLE):
-        figure = drawing.draw([drawing.read(results / need) for need in drawing.needs])
+        figure = make()
+        out.mkdir(parents=True, exist_ok=True)
         paths = [out / f"{name}.{suffix}" for suffix in formats]
         for path in paths:
             metadata = UNDATED.get(path.suffix, {})
             figure.savefig(path, dpi=130, bbox_inches="tight", metadata=metadata)
     return paths
-
-
-def missing(name: str, results: Path) -> list[str]:
-    """Experiments without results that a figure needs."""
-    return tables.missing(_drawing(name).needs, results)
-
-
-def _drawing(name: str) -> Drawing:
-    return FIGURES.get(name) or Drawing((name,), plots.everything, "")
-
-
-PAPER: dict[str, Drawing] = {
-    "example-1": Drawing(
-        (),
-        lambda _: toy.figure_1(toy.example_1(seed=0)),
-        "Squared error of 1,000 estimates of a sum of 100 random vectors; lines: exact variance.",
-    ),
-    "example-2": Drawing(
-        (),
-        lambda _: toy.figure_2(*toy.example_2()),
-        "Every outcome of both procedures with three vectors, K = 2.",
-    ),
-    "synthetic-data": Drawing(("synthetic",), plots.sizes, "Samples per client."),
-    "synthetic": Drawing(
-        ("synthetic",),
-        plots.online,
-        "Everybody with the same, unbiased estimator; FedAvg's mean for comparison, whose variance "
-        "has no closed form.",
-    ),
-    "synthetic-self-normalised": Drawing(
-        ("synthetic-self-normalised",),
-        plots.losses,
-        "The same samplers, everybody divided by the sum of its coefficients.",
-    ),
-    "synthetic-budgets": Drawing(
-        ("synthetic-budgets",),
-        plots.against_budget,
-        "Means over the rounds with exact metrics. The regret of draws with replacement may be "
-        "negative: its comparator is the capped minimum.",
-    ),
-    "synthetic-gamma": Drawing(
-        ("synthetic-gamma",),
-        plots.gamma,
-        "K-Vib with θ = 0.3 and γ over eight orders of magnitude.",
-    ),
-    "synthetic-released": Drawing(
-        ("synthetic-released",),
-        plots.losses,
-        "What the authors' released scripts do (weights paired with the wrong updates, no square "
-        "root; not the one probability above 1 that their solver leaves), beside what the paper "
-        "says.",
-    ),
-    "femnist-data": Drawing(
-        ("femnist-v1", "femnist-v2", "femnist-v3"),
-        plots.sizes,
-        "The three levels of imbalance, rebuilt.",
-    ),
-    "femnist-v1": Drawing(("femnist-v1",), plots.learning, "Training loss and test accuracy."),
-    "femnist-v2": Drawing(("femnist-v2",), plots.learning, "Training loss and test accuracy."),
-    "femnist-v3": Drawing(("femnist-v3",), plots.learning, "Training loss and test accuracy."),
-    "femnist-self-normalised": Drawing(
-        ("femnist-self-normalised",),
-        plots.learning,
-        "Everybody divided by the sum of its coefficients.",
-    ),
-    "femnist-released": Drawing(
-        ("femnist-released",), plots.learning, "The authors' released behaviour."
-    ),
-    "femnist-rates": Drawing(
-        ("femnist-rates",),
-        plots.best_rates,
-        "Every sampler at its own best learning rate, by the accuracy of the last tenth of the "
-        "run; a dot is a seed.",
-    ),
-    "femnist-rates-10": Drawing(
-        ("femnist-rates-10",), plots.best_rates, "The same with half the budget."
-    ),
-    "text-data": Drawing(
-        tuple(f"text-{task}-{sigma}" for task in ("agnews", "newswire") for sigma in (1, 2, 3)),
-        plots.tails,
-        "How many samples the three long tails give to whom.",
-    ),
-    **{
-        f"text-agnews-{sigma}": Drawing(
-            (f"text-agnews-{sigma}",), plots.learning, "Fine-tuning a pretrained encoder."
-        )
-        for sigma in (1, 2, 3)
-    },
-    **{
-        f"text-newswire-{sigma}": Drawing(
-            (f"text-newswire-{sigma}",), plots.losses, "Pre-training: loss of the next token."
-        )
-        for sigma in (1, 2, 3)
-    },
-}
-"""Of the paper."""
-
-BEYOND: dict[str, Drawing] = {
-    "beyond-synthetic": Drawing(
-        ("beyond-synthetic",),
-        plots.online,
-        "Forecasting follows the oracle; remembering leaves it behind: the oracle is the best only "
-        "among those that forget.",
-    ),
-    "beyond-budgets": Drawing(
-        ("beyond-budgets",),
-        plots.forecasts_against_budget,
-        "From few clients a round to all: with everybody drawn there is neither regret nor "
-        "variance to show.",
-    ),
-    "beyond-femnist": Drawing(
-        tuple(f"beyond-femnist-{name}" for name in ("v1", "v2", "v3", "400")),
-        plots.federations,
-        "The tables above, in short. A line stops where a run was lost, or its variance is not "
-        "known.",
-    ),
-    "beyond-synthetic-1-1": Drawing(
-        ("beyond-synthetic-1-1",), plots.every_budget, "Local models and data differ too."
-    ),
-    "beyond-equal": Drawing(
-        ("beyond-equal",), plots.gamma, "Nothing to know in advance: norms have to be learned."
-    ),
-    "beyond-flat": Drawing(
-        ("beyond-flat",),
-        plots.gamma,
-        "Equal weights; Forecast knows the sizes and learns the slope.",
-    ),
-    "beyond-procedures": Drawing(
-        ("procedures-synthetic", "procedures-femnist-400", "procedures-femnist-iid"),
-        plots.ways_to_draw,
-        "Exact for independent draws, with and without memory; Monte Carlo for the others, whose "
-        "jitter from round to round is mostly its error. The memory only watched the run: its β is "
-        "learned, the probabilities are those without it; “learning”, where it was measured, has "
-        "the probabilities of a policy that learns from what its memory leaves.",
-        ways.load,
-    ),
-}
-"""Of kvib's own samplers."""
-
-STRAGGLERS: dict[str, Drawing] = {
-    "stragglers": Drawing(
-        (straggler_figure.REFERENCE, *straggler_figure.SETTINGS),
-        straggler_figure.stragglers,
-        "Above: where training ends; the line is full participation without stragglers, the step "
-        "that all of these estimate. Below: how far a step is from that of all clients.",
-    ),
-}
-"""Of clients that do not answer."""
-
-FIGURES = PAPER | BEYOND | STRAGGLERS

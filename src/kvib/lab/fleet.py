@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import kvib
-from kvib.cohort import FloatArray, IntArray
+from kvib.clients.rates import SMALLEST_RATE
 from kvib.lab.configuration import one_of
 from kvib.randomness import generator
-from kvib.rates import SMALLEST_RATE
+from kvib.types import FloatArray, IntArray
 
 ORDERS: dict[str, Callable[[IntArray], IntArray]] = {
     "size": lambda sizes: np.argsort(sizes, kind="stable"),

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvib.cohort import FloatArray
-from kvib.plan import Curve, Plan
+from kvib.replay import Curve, Plan
+from kvib.types import FloatArray
 
 COLOURS = ("#9e9e9e", "#1b6ca8", "#d95f02")
 

@@ -1,7 +1,5 @@
 """One run of an experiment: a folder that says what it is, goes on where it was, and ends once."""
 
-import gc
-import json
 import math
 import os
 import platform
@@ -19,23 +17,14 @@ from typing import Any
 import numpy as np
 
 import kvib
+from kvib.lab import parts
 from kvib.lab.experiment import Experiment, Run
-from kvib.lab.tables import read_part, torn_run, write_rounds
-from kvib.sim import (
-    DivergedError,
-    LinearEngine,
-    LocalSGD,
-    Simulation,
-    SoftmaxRegression,
-    Task,
-    prepared,
-)
-from kvib.sim.engines.engine import Engine, MemoryShortError, memory_short
-from kvib.sim.engines.make import check_device
-from kvib.sim.engines.ray_engine import RayEngine, Workers
-
-FORMAT = 1
-"""Of run folders and result tables; another one is not read."""
+from kvib.lab.folders import FORMAT, read_part, torn_run, write_part, write_rounds
+from kvib.lab.rehearsal import rehearse
+from kvib.sim import DivergedError, Simulation, Task, prepared
+from kvib.sim.engines.engine import MemoryShortError, memory_short
+from kvib.sim.engines.make import EngineShelf, check_engine
+from kvib.sim.engines.place import Place
 
 
 @dataclass(frozen=True)
@@ -57,6 +46,17 @@ class Machine:
     address: str | None = None
     patience: float | None = None
     memory: float = 16e9
+
+    def place(self, precision: str) -> Place:
+        """For an engine of this precision."""
+        return Place(
+            device=self.device,
+            precision=precision,
+            threads=self.threads,
+            memory=self.memory,
+            address=self.address,
+            patience=self.patience,
+        )
 
 
 HERE = Machine()
@@ -81,6 +81,7 @@ def play(
     out: Path,
     machine: Machine = HERE,
     *,
+    shelf: EngineShelf | None = None,
     deadline: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[int], None] = lambda _: None,
@@ -91,6 +92,7 @@ def play(
         run: which.
         out: the folder of the experiment's runs.
         machine: where.
+        shelf: the engine of the last run, for a run that can use it too.
         deadline: of `time.monotonic`; then the run stops, to go on later.
         stop: asked after every round whether to do so now.
         report: told of the rounds done, now and then.
@@ -100,11 +102,12 @@ def play(
     if done is not None and done.finished:
         return done
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "config.json", {"format": FORMAT, "label": run.sampler.label, **run.config()})
-    _write(folder / "environment.json", _starts(folder, {**environment(machine), **_how(run)}))
-    diverged = None
+    config = {"format": FORMAT, "label": run.sampler.label, **run.config()}
+    write_part(folder / "config.json", config)
+    write_part(folder / "environment.json", _starts(folder, {**environment(machine), **_how(run)}))
+    diverged, shelf = None, EngineShelf() if shelf is None else shelf
     try:
-        simulation = _simulation(run, machine)
+        simulation = _simulation(run, machine, shelf)
         left = deadline - time.monotonic()
         with _silence_as_said(run):
             for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
@@ -117,7 +120,7 @@ def play(
     except (MemoryShortError, RuntimeError) as error:
         if not memory_short(error):
             raise
-        _engines.clear()  # it holds what the next run may need
+        shelf.clear()  # the engine holds what the next run may need
         return replace(done or Outcome(0, finished=False), short=str(error).splitlines()[0])
     rounds = len(simulation.records)
     finished = diverged is not None or rounds >= run.experiment.rounds
@@ -125,7 +128,7 @@ def play(
     if finished:
         write_rounds(folder, simulation.records)
     ended = Outcome(rounds, finished, diverged, seconds)
-    _write(folder / "outcome.json", vars(ended))
+    write_part(folder / "outcome.json", vars(ended))
     if finished:
         (folder / "checkpoint.npz").unlink(missing_ok=True)
     return ended
@@ -167,23 +170,21 @@ def _how(run: Run) -> dict[str, str]:
 
 
 def check(experiment: Experiment, machine: Machine = HERE) -> None:
-    """What only machine and task can tell: that they are here, that there are enough clients."""
-    if experiment.elsewhere:
-        _workers(machine, experiment.precision)
-    elif machine.address is not None or machine.patience is not None:
-        raise ValueError(
-            'address and patience are of the Ray engine: engine = "ray" in the file, or --set '
-            "engine=ray"
-        )
-    elif machine.device is not None:
-        check_device(machine.device)
-    clients = len(make_task(experiment.task, machine.tasks))
+    """That an experiment can be played: its parts go together, machine and task are here, and there
+    are enough clients."""
+    rehearse(experiment)
+    check_engine(experiment.engine, machine.place(experiment.precision))
+    task = make_task(experiment.task, machine.tasks)
+    clients = len(task)
     for budget in experiment.budgets:
         if not 0 < budget <= clients:
             raise ValueError(
                 f"budgets: {budget:g} is not between 0 and the {clients} clients of "
                 f"{experiment.task}; change it"
             )
+    for run in experiment.runs():
+        if run.sampler.selector is not None:
+            parts.selector(run, task.weights)
 
 
 def environment(machine: Machine) -> dict[str, Any]:
@@ -220,8 +221,13 @@ def _starts(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Of the code; -dirty where the code or an experiment is not what the commit says."""
+    """Of the code; -dirty where the code or an experiment is not what the commit says.
+
+    Empty where the code was installed: a repository around it is not its own.
+    """
     try:
+        if not _git("ls-files", "--", __file__):
+            return ""
         dirty = "-dirty" if _git("status", "--porcelain", "--", ":/src", ":/experiments") else ""
         return _git("describe", "--always") + dirty
     except (OSError, subprocess.TimeoutExpired):
@@ -233,25 +239,23 @@ def _git(*words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
 
 
-def _simulation(run: Run, machine: Machine) -> Simulation:
+def _simulation(run: Run, machine: Machine, shelf: EngineShelf) -> Simulation:
     experiment = run.experiment
     task = make_task(experiment.task, machine.tasks)
-    local, sampler = run.local, run.sampler_of(task.weights, task.train.sizes)
-    kind = experiment.engine
-    if kind == "auto":
-        kind = "linear" if isinstance(task.model, SoftmaxRegression) else "torch"
+    local, sampler = parts.local(run), parts.chooser(run, task.weights, task.train.sizes)
+    place = machine.place(experiment.precision)
     return Simulation(
         task,
-        _engine(kind, task, local, machine, experiment.precision),
+        shelf.get(experiment.engine, task, local, place),
         sampler,
         local,
-        run.server(),
-        coefficients=run.coefficients,
+        parts.server(run),
+        coefficients=parts.coefficients(run),
         evaluate_every=experiment.evaluate_every,
         train_loss_every=experiment.train_loss_every,
         exact_every=experiment.exact_every,
         seed=run.seed,
-        **run.rates(task.train.sizes),
+        **parts.rates(run, task.train.sizes),
     )
 
 
@@ -260,58 +264,3 @@ def make_task(name: str, folder: Path | None) -> Task:
     """A task by its name, from the folder of prepared ones if it is there."""
     file = None if folder is None else folder / f"{name}.npz"
     return prepared.make_task(str(file) if file is not None and file.exists() else name)
-
-
-def _linear(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
-    return LinearEngine(task, local, machine.threads)
-
-
-def _torch(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
-    import torch
-
-    from kvib.sim.engines.torch_engine import TorchEngine
-
-    if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
-    torch.cuda.empty_cache()  # of the last engine: other processes may need it
-    return TorchEngine(task, local, machine.device or "cpu", precision, memory=machine.memory)
-
-
-def _ray(task: Task, local: LocalSGD, machine: Machine, precision: str) -> Engine:
-    return RayEngine(task, local, machine.address, _workers(machine, precision))
-
-
-def _workers(machine: Machine, precision: str) -> Workers:
-    return Workers.on(
-        machine.device,
-        cpus=float(machine.threads or 1),
-        patience=machine.patience,
-        precision=precision,
-        memory=machine.memory,
-    )
-
-
-ENGINES: dict[str, Callable[[Task, LocalSGD, Machine, str], Engine]] = {
-    "linear": _linear,
-    "torch": _torch,
-    "ray": _ray,
-}
-_engines: dict[Any, Engine] = {}
-"""The last one, for all runs that can use it."""
-
-
-def _engine(kind: str, *given: Any) -> Engine:
-    """The last engine goes before the next comes: two would hold the memory and workers of two."""
-    if (kind, *given) not in _engines:
-        _engines.clear()
-        gc.collect()  # recorded steps and their engine hold each other
-        _engines[kind, *given] = ENGINES[kind](*given)
-    return _engines[kind, *given]
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

@@ -1,8 +1,5 @@
 """Numbers of every seed of a sampler, and what a few seeds can tell."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import polars as pl
 
@@ -58,42 +55,12 @@ def scaled(results: Results, column: str) -> str:
     return "" if rounds == 1 else f" (exact every {rounds} rounds, times {rounds})"
 
 
-def late(results: Results, label: str, column: str) -> float:
-    """The mean over the last tenth of the run, of all seeds."""
-    return float(mean(results, label, column, since=results.last_tenth(column)).mean())
-
-
-def usual(results: Results, label: str, column: str) -> float:
-    """The median over measured rounds, of all seeds; NaN where there are none, or the run was lost:
-    the noise of a model that has forgotten everything is no measure."""
-    if label not in results.labels or lost(results, label):
-        return np.nan
-    values = per_seed(results, label, column, pl.col(column).median())
-    return float(np.mean(values.astype(np.float64)))
-
-
-def lost(results: Results, label: str) -> int:
-    """How many seeds ended early, or with less than half of the best accuracy of all samplers."""
-    end, best = results.measured("accuracy")[-1], results.table["accuracy"].max()
-    accurate = pl.col("accuracy").drop_nulls().last() >= pl.lit(best) / 2
-    runs = results.where(label=label).table.sort("round").group_by("seed")
-    kept = runs.agg(kept=(pl.col("round").max() >= end) & accurate)["kept"].sum()
-    return results.table["seed"].n_unique() - int(kept)
-
-
 def rounds_to(results: Results, label: str, column: str, target: float) -> np.ndarray:
     """The first round of every seed with the column at the target (accuracy from below, losses
     from above), [seeds]; infinite where it was not reached."""
     met = pl.col(column) >= target if column == "accuracy" else pl.col(column) <= target
     first = pl.col("round").filter(met).min().cast(pl.Float64).fill_null(np.inf)
     return per_seed(results, label, column, first)
-
-
-def over(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a/b of every seed; NaN where both are infinite: neither is better."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        quotient: np.ndarray = a / b
-    return quotient
 
 
 def spread(values: np.ndarray, form: str = ".3g", done: str = "reached") -> str:
@@ -105,14 +72,8 @@ def spread(values: np.ndarray, form: str = ".3g", done: str = "reached") -> str:
     return f"{values.mean():{form}} ± {values.std(ddof=1):{form}}"
 
 
-def each(values: np.ndarray, form: str = ".2f") -> str:
-    """Every seed's; – where it is undecided."""
-    told = ("–" if np.isnan(value) else f"{value:{form}}" for value in values)
-    return f"seeds: {', '.join(told)}"
-
-
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """Of 95 % for the mean, if seeds are normal; everything where one cannot tell."""
+    """An interval of 95 % for the mean, if seeds are normal; all numbers where one cannot tell."""
     if len(values) < 2 or not np.isfinite(values).all():
         return -np.inf, np.inf
     freedom = min(len(values) - 1, len(T_95))
@@ -126,22 +87,3 @@ def ranged(values: np.ndarray, form: str = ".2f", done: str = "reached") -> str:
     if not np.isfinite(low):
         return spread(values, form, done)
     return f"{values.mean():{form}} ({low:{form}} to {high:{form}})"
-
-
-def within(ratios: list[np.ndarray]) -> str:
-    """Whether so few seeds can tell any of these from 1."""
-    spans = [interval(ratio) for ratio in ratios]
-    if all(-np.inf < low <= 1 <= high for low, high in spans):
-        return "none differs from 1 by more than its seeds do (95 %)"
-    return ""
-
-
-def listed(values: dict[str, np.ndarray], form: str = ".3g", done: str = "reached") -> str:
-    """Everybody's mean ± standard deviation."""
-    return "; ".join(f"{label} {spread(numbers, form, done)}" for label, numbers in values.items())
-
-
-def count(values: Mapping[Any, np.ndarray]) -> str:
-    """How many there were."""
-    many = max(map(len, values.values()))
-    return "one seed" if many == 1 else f"{many} seeds"

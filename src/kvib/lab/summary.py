@@ -21,7 +21,7 @@ class Measure:
     column: str
     title: str
     which: str
-    """Of its rounds, what `of_a_run` gives."""
+    """Which number of its rounds `of_a_run` gives."""
     of_a_run: Callable[[Results, str, str], np.ndarray]
     scale: str = "linear"
     cumulative: bool = False

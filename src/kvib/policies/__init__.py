@@ -1,30 +1,18 @@
-"""Whom to prefer: from what was observed to expected counts."""
+"""Whom to prefer: from what was observed to expected counts.
 
-from kvib.policies.aocs import AOCS
-from kvib.policies.avare import Avare
-from kvib.policies.by_size import BySize
-from kvib.policies.forecast import Forecast
-from kvib.policies.kvib import KVib
-from kvib.policies.mabs import Mabs
-from kvib.policies.optimal import Optimal
-from kvib.policies.osmd import OSMD
-from kvib.policies.policy import Exploration, Forecasts, Policy, Setting
-from kvib.policies.uniform import Uniform
-from kvib.policies.vrb import Vrb
+`Policy`, `Setting`, `Exploration` and `Forecasts` are for authors of policies. The policies
+themselves are listed in `catalogue`.
+"""
 
-__all__ = [
-    "AOCS",
-    "OSMD",
-    "Avare",
-    "BySize",
-    "Exploration",
-    "Forecast",
-    "Forecasts",
-    "KVib",
-    "Mabs",
-    "Optimal",
-    "Policy",
-    "Setting",
-    "Uniform",
-    "Vrb",
-]
+import typing
+
+from kvib.policies import catalogue as catalogue
+from kvib.policies.catalogue import *  # noqa: F403
+from kvib.policies.policy import Exploration as Exploration
+from kvib.policies.policy import Forecasts as Forecasts
+from kvib.policies.policy import Policy as Policy
+from kvib.policies.policy import Setting as Setting
+
+if not typing.TYPE_CHECKING:  # type checkers read the imports, in which a name stands once
+    __all__ = [name for name in vars(catalogue) if not name.startswith("_")]
+    __all__ += ["Exploration", "Forecasts", "Policy", "Setting"]

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvib.cohort import FloatArray
 from kvib.policies.optimal import Optimal
+from kvib.types import FloatArray
 
 
 @dataclass(frozen=True)

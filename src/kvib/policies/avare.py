@@ -5,10 +5,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.intact import NOT_NEGATIVE, or_unknown
+from kvib.cohort import Cohort
+from kvib.files.intact import NOT_NEGATIVE, or_unknown
 from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.procedures import with_replacement
+from kvib.types import FloatArray, IntArray
 
 
 class AvareState(NamedTuple):

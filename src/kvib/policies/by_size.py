@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from kvib.cohort import FloatArray, IntArray
-from kvib.intact import POSITIVE
+from kvib.files.intact import POSITIVE
 from kvib.policies.policy import Policy, Setting
 from kvib.procedures import with_replacement
+from kvib.types import FloatArray, IntArray
 
 
 class BySizeState(NamedTuple):
@@ -44,5 +44,5 @@ class BySize(Policy[BySizeState]):
     def reweigh(
         self, state: BySizeState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> BySizeState:
-        """Likewise."""
+        """Remember the new weights."""
         return self.enter(state, ids, weights)

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+
 from kvib import procedures
 from kvib.checks import short
-from kvib.policies.policy import Policy
+from kvib.cohort import Cohort
+from kvib.policies.policy import Policy, Setting
 from kvib.procedures import Procedure, without_replacement
 
 
@@ -25,7 +28,48 @@ def checked_policy(policy: Any) -> Policy[Any]:
             f"policy {kind.__name__} has no {' and no '.join(missing)}; a policy needs start, "
             "scores and the procedure to draw with by default"
         )
+    if policy.lasting:
+        _check_lasting(policy)
     return policy
+
+
+def _check_lasting(policy: Policy[Any]) -> None:
+    """Refuse `lasting` scores that can be 0, and a floor, which an index does not have.
+
+    Tried on two clients before the first round, since no later round looks at all clients. A policy
+    that cannot be tried on two passes: the index checks every score that it is given.
+    """
+    try:
+        floor, least = _tried(policy)
+    except Exception:  # it is made for its own clients, and may ask anything of them
+        return
+    if floor > 0:
+        raise ValueError(
+            f"policy {type(policy).__name__} has `lasting` scores and explores with a floor; "
+            "explore with `mix`, or set lasting = False"
+        )
+    if least == 0:
+        raise ValueError(
+            f"policy {type(policy).__name__} has `lasting` scores and gives a client that "
+            "answered with a norm of 0 the score 0; give every client a positive score, or set "
+            "lasting = False"
+        )
+
+
+def _tried(policy: Policy[Any]) -> tuple[float, float]:
+    """The largest floor and the least score of two clients: neither shows anything, then one of
+    them does."""
+    both, once, halves = np.arange(2), np.ones(2, np.int64), np.full(2, 0.5)
+    state = policy.start(Setting(halves, 1.0, policy.procedure.cap, np.empty((2, 0))))
+    floor, least = 0.0, np.inf
+    for round, feedback in enumerate((np.zeros(2), np.array([0.5, 0.0]))):
+        floor = max(floor, float(policy.exploration(state, round).floor))
+        cohort = Cohort(
+            ids=both, count=once, expected=halves, weight=halves, round=round, budget=1.0
+        )
+        state = policy.learned(state, cohort, feedback)
+        least = min(least, float(policy.checked_scores(state, both).min()))
+    return floor, least
 
 
 def checked_procedure(procedure: Any, policy: Policy[Any], priced: bool = False) -> Procedure:
@@ -38,7 +82,7 @@ def checked_procedure(procedure: Any, policy: Policy[Any], priced: bool = False)
     """
     chosen = policy.procedure if procedure is None else procedure
     if not isinstance(chosen, Procedure):
-        known = isinstance(chosen, str) and chosen in procedures.__all__
+        known = isinstance(chosen, str) and hasattr(procedures.catalogue, chosen)
         raise ValueError(
             f"procedure {short(chosen)} is not a procedure; write "
             f"kvib.{chosen if known else 'pivotal'}" + ("" if known else ", say")

@@ -7,20 +7,32 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib import intact, room
-from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.digits import rounded
-from kvib.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, ORDINARY, POSITIVE, Range, demand
-from kvib.policies.policy import Exploration, Forecasts, Policy, Setting
+from kvib import growing
+from kvib.cohort import Cohort
+from kvib.files import intact
+from kvib.files.intact import CLOSE, COUNT, FINITE, NOT_NEGATIVE, ORDINARY, POSITIVE, Range, demand
+from kvib.policies.policy import Exploration, Forecasts, Policy, Setting, rounded
 from kvib.procedures import pivotal
+from kvib.types import FloatArray, IntArray
 
 OUTLIER = 4.0
-"""Surprises beyond so many standard deviations are pulled in: one explosion is not a trend."""
+"""Surprises beyond this many standard deviations are pulled in: one explosion is not a trend."""
 MEMORY = 0.99
 """Per round, of what variances are learned from: training changes them."""
 NOISE, SPREAD, DRIFT, STEP = 0.03, 0.5, 0.01, 0.01
 """Variances before anything is known, worth PRIOR observations."""
 PRIOR = 3.0
+ANY_SCALE = 1e6
+"""Variance of the trend before the first round: wide enough that the first norms alone decide."""
+OLD, NEW = 0.9, 0.1
+"""Weights of the past and of the new round in the variance of the trend's step: about ten rounds
+count, since training changes it."""
+SMALLEST_STEP, SMALLEST_SPREAD, SMALLEST_NOISE = 1e-6, 1e-3, 1e-4
+"""Lower bounds of variances of logarithms, for deviations of 0.1 %, 3 % and 1 %. What has no
+variance is taken for certain, and nothing more is learned of it."""
+LEAST_SHARE = 0.1
+"""A spread is at least this part of the noise, and a noise this part of the mean squared change:
+differences of moments estimate both, and may be negative by chance."""
 SLOWER = 0.1
 """Variance of a slope's step, in units of the trend's."""
 LARGEST_VARIANCE = 2.0
@@ -29,6 +41,8 @@ STALE = 1.0
 """Variance that offsets have gained since the last refit when scores are worth a new one."""
 SCORED = 16
 """Clients that such a refit may score for every one that was drawn since the last."""
+ALIKE = 1e-9
+"""Logarithms whose deviation is smaller are equal but for rounding."""
 SMALLEST_LOG, LARGEST_LOG = -700.0, 700.0
 """exp of them is still a positive number, and a finite one."""
 BLOCK = 1 << 16
@@ -141,7 +155,7 @@ class Forecast(Policy[ForecastState]):
             precision=np.zeros(N),
             seen=np.zeros(N),
             slope=np.zeros(len(features)),
-            slope_covariance=np.diag([1e6, *_shares(len(known))]),  # any scale, modest slopes
+            slope_covariance=np.diag([ANY_SCALE, *_shares(len(known))]),
             step=STEP,
             noise=NOISE,
             spread=SPREAD,
@@ -232,8 +246,9 @@ class Forecast(Policy[ForecastState]):
         unsure = np.einsum("di,de,ei->i", x, ahead, x)
         width = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(variance + state.noise + unsure)
         middle = state.slope @ x + mean
-        low, middle, high = np.clip((middle - width, middle, middle + width), -700, 700)
-        return Forecasts(np.exp(middle), np.exp(low), np.exp(high))
+        logs = np.clip((middle - width, middle, middle + width), SMALLEST_LOG, LARGEST_LOG)
+        low, middle, high = np.exp(logs)
+        return Forecasts(middle, low, high)
 
 
 def _due(state: ForecastState, drawn: int, t: int) -> bool:
@@ -248,7 +263,7 @@ def _is_for_all(state: ForecastState, scored: int) -> bool:
     """Whether this many is at least the number of clients; room for more must not count, since a
     sampler that is loaded has none."""
     entries = len(state.offset)
-    if not room.fewest(entries) <= scored < entries:
+    if not growing.fewest(entries) <= scored < entries:
         return scored >= entries
     return scored >= int(np.count_nonzero(state.features[0]))
 
@@ -262,7 +277,7 @@ def _standard(x: FloatArray) -> FloatArray:
 def _narrow(x: FloatArray) -> float:
     """1 / deviation; 0 where all are alike."""
     scale = float((x - x.mean()).std())
-    return 1 / scale if scale > 1e-9 else 0.0
+    return 1 / scale if scale > ALIKE else 0.0
 
 
 def _age(state: ForecastState, ids: IntArray, t: int) -> FloatArray:
@@ -312,7 +327,8 @@ def _follow(
         weight = 1 / variance / (1 / variance).sum()
         middle = x @ weight
         chance = 1 / (1 / variance).sum() + middle @ state.slope_covariance @ middle
-        step = max(0.9 * step + 0.1 * max(0.0, float(weight @ off) ** 2 - float(chance)), 1e-6)
+        surprise = max(0.0, float(weight @ off) ** 2 - float(chance))
+        step = max(OLD * step + NEW * surprise, SMALLEST_STEP)
     return state._replace(slope=slope, slope_covariance=after, step=step, round=t)
 
 
@@ -338,7 +354,8 @@ def _refitted(state: ForecastState, t: int) -> ForecastState:
     state.offset[ids] -= common @ x
     excess = state.offset[ids] ** 2 - 1 / state.precision[ids]
     spread = float((PRIOR * SPREAD + excess.sum()) / (PRIOR + len(ids)))
-    state = state._replace(slope=state.slope + common, spread=max(spread, 0.1 * noise, 1e-3))
+    spread = max(spread, LEAST_SHARE * noise, SMALLEST_SPREAD)
+    state = state._replace(slope=state.slope + common, spread=spread)
     everybody = np.flatnonzero(state.features[0])  # not what is kept free for newcomers
     for low in range(0, len(everybody), BLOCK):
         _score(state, everybody[low : low + BLOCK], t)
@@ -351,4 +368,5 @@ def _noise_and_drift(returns: FloatArray) -> tuple[float, float]:
     n, gap, gap2, change, both = returns + PRIOR / 2 * prior
     gap, change = gap / n, change / n
     drift = max(0.0, (both / n - change * gap) / (gap2 / n - gap**2))
-    return float(max(change - drift * gap, 0.1 * abs(change), 1e-4)), float(drift)
+    noise = max(change - drift * gap, LEAST_SHARE * abs(change), SMALLEST_NOISE)
+    return float(noise), float(drift)

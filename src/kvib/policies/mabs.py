@@ -6,11 +6,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.intact import FINITE, POSITIVE, demand, or_unknown
+from kvib.cohort import Cohort
+from kvib.files.intact import FINITE, POSITIVE, demand, or_unknown
 from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
+from kvib.types import FloatArray, IntArray
 
 LARGEST_STEP = float(np.finfo(np.float64).max) / 4
 """The only bound of a step: floats end there. Where `mix` is at least 1e-12 no feedback that a

@@ -5,10 +5,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray
-from kvib.intact import NOT_NEGATIVE
+from kvib.files.intact import NOT_NEGATIVE
 from kvib.policies.policy import Policy, Setting
 from kvib.procedures import independent
+from kvib.types import FloatArray, IntArray
 
 
 class OptimalState(NamedTuple):

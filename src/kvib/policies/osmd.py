@@ -6,12 +6,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib import intact
-from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.intact import CLOSE, POSITIVE, Range, demand, or_unknown
+from kvib.cohort import Cohort
+from kvib.files import intact
+from kvib.files.intact import CLOSE, POSITIVE, Range, demand, or_unknown
 from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
 from kvib.procedures import with_replacement
+from kvib.types import FloatArray, IntArray
 from kvib.waterfill import waterfill
 
 MOST_EXPERTS = 64

@@ -3,14 +3,15 @@
 from __future__ import annotations  # so that help() shows names, not what they stand for
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from kvib import intact
-from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.intact import NOT_NEGATIVE, Range
+from kvib.cohort import Cohort
+from kvib.files import intact
+from kvib.files.intact import NOT_NEGATIVE, Range
 from kvib.procedures import Procedure
+from kvib.types import FloatArray, IntArray
 from kvib.waterfill import waterfill
 
 State = TypeVar("State", bound=tuple[Any, ...])
@@ -20,6 +21,10 @@ _SMALLEST_SCORE = 2.0**-200
 
 _TOGETHER = 1 << 16
 """Clients whose scores are looked at together when all are."""
+
+
+_SPLIT = 2.0**12 + 1
+"""Veltkamp's factor, which leaves 41 of 53 binary digits."""
 
 
 class Setting(NamedTuple):
@@ -56,9 +61,10 @@ class Exploration(NamedTuple):
 class Policy(Generic[State]):
     """Frozen configuration; all that changes is in a state, which the sampler owns.
 
-    A policy needs `procedure`, `start` and `scores`; one that learns also `observe`. Subclasses are
-    frozen dataclasses whose fields are numbers, and their state is a NamedTuple of arrays and
-    numbers, so that both fit into a state file.
+    A policy needs `procedure`, `start` and `scores`; one that learns also `observe`. Every other
+    member has a default that suits most policies. What is marked `final` is called by the sampler
+    and not to be overridden. Subclasses are frozen dataclasses whose fields are numbers, and their
+    state is a NamedTuple of arrays and numbers, so that both fit into a state file.
     """
 
     procedure: ClassVar[Procedure]
@@ -68,9 +74,13 @@ class Policy(Generic[State]):
     equal: ClassVar[bool] = False
     """Whether all clients always have the same score, as `without_replacement` needs it."""
     lasting: ClassVar[bool] = False
-    """Whether scores change for observed clients only, all others' by no factor at all, until the
-    `epoch` changes: then rounds can be drawn without a look at all clients. No floor then, but a
-    mixture."""
+    """True if a round changes only the scores of those it observed, until the `epoch` changes.
+
+    Procedures with `by_index` then draw from an index, in time that does not grow with N. Every
+    client must always have a positive score, also one that answered with a norm of 0, and
+    `exploration` must be a `mix`, not a `floor`. Both are tried on two clients when a sampler is
+    made, and scores are checked again whenever they change.
+    """
     per_client: ClassVar[tuple[str, ...]] = ()
     """Arrays of the state with one entry per client along the last axis."""
     ranges: ClassVar[Mapping[str, Range]] = {}
@@ -133,11 +143,12 @@ class Policy(Generic[State]):
         )
 
     def resized(self, state: State, clients: int, budget: float) -> State:
-        """There are now so many clients."""
+        """The number of clients or the budget has changed to this."""
         return state
 
+    @final
     def checked_scores(self, state: State, ids: IntArray) -> FloatArray:
-        """What `scores` says of these clients, or an error where no draw can be made of it."""
+        """The `scores` of these clients, or an error where no draw can be made of them."""
         scores = np.asarray(self.scores(state, ids), dtype=np.float64)
         if scores.shape != ids.shape:
             raise ValueError(
@@ -170,8 +181,9 @@ class Policy(Generic[State]):
         intact.within("the mixture that the state says", mix, Range("0 to 1", 0.0, 1.0))
         intact.within("the floor that the state says", floor, NOT_NEGATIVE)
 
+    @final
     def learned(self, state: State, cohort: Cohort, feedback: FloatArray) -> State:
-        """What `observe` says, or an error where it forgot to say it."""
+        """The state after `observe`, or an error where that returned no state."""
         after = self.observe(state, cohort, feedback)
         if type(after) is type(state):
             return after
@@ -186,6 +198,7 @@ class Policy(Generic[State]):
         """Turn scores into expected counts with sum `budget`, or Σ cost·expected = budget, [m]."""
         return waterfill(scores, budget, floor, cap, cost)
 
+    @final
     def expected(
         self,
         state: State,
@@ -228,3 +241,15 @@ class Policy(Generic[State]):
                 raise ValueError("a mixture by weight must know the weights")
             explored = waterfill(weights, budget, 0.0, cap, cost)
         return (1 - mix) * p + mix * explored
+
+
+def rounded(scores: FloatArray) -> FloatArray:
+    """Scores to 41 of their 53 binary digits, by Veltkamp's split; below 4e304, lest it overflow.
+
+    The last digits of exponentials, logarithms and matrix products differ between libraries and
+    CPUs. An index sorts scores by their exponent, and where weights are 1, 2, 4, … many scores are
+    powers of two: on the border between two buckets, where the last digit would choose.
+    """
+    far = scores * _SPLIT
+    far += scores - far
+    return np.asarray(far)

@@ -5,10 +5,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import Cohort, FloatArray, IntArray
-from kvib.intact import NOT_NEGATIVE, POSITIVE, demand, or_unknown
+from kvib.cohort import Cohort
+from kvib.files.intact import NOT_NEGATIVE, POSITIVE, demand, or_unknown
 from kvib.policies.policy import Exploration, Policy, Setting
 from kvib.policies.rules import check_gain, check_rounds, horizon
+from kvib.types import FloatArray, IntArray
 
 
 class RegularisedState(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the published rules need and nobody may know: the number of rounds, the size of feedback."""
+"""Numbers that the published rules need and a user may not know: rounds, size of feedback."""
 
 import numpy as np
 

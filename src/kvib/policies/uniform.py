@@ -5,9 +5,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray
 from kvib.policies.policy import Policy, Setting
 from kvib.procedures import without_replacement
+from kvib.types import FloatArray, IntArray
 
 
 class UniformState(NamedTuple):

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvib.cohort import Cohort, FloatArray
+from kvib.cohort import Cohort
 from kvib.policies.regularised import Regularised
 from kvib.procedures import with_replacement
+from kvib.types import FloatArray
 
 
 @dataclass(frozen=True)

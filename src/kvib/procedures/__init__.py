@@ -1,23 +1,18 @@
-"""How to draw: from expected counts to a cohort."""
+"""How to draw: from expected counts to a cohort.
 
-from kvib.procedures.balanced import balanced, neighbours
-from kvib.procedures.conditional_poisson import conditional_poisson
-from kvib.procedures.independent import independent
-from kvib.procedures.pivotal import pivotal
-from kvib.procedures.procedure import Procedure
-from kvib.procedures.systematic import ordered, systematic
-from kvib.procedures.with_replacement import with_replacement
-from kvib.procedures.without_replacement import without_replacement
+`Procedure`, `Indexed`, `Pairs` and `Incomplete` are for authors of procedures. The procedures
+themselves are listed in `catalogue`.
+"""
 
-__all__ = [
-    "Procedure",
-    "balanced",
-    "conditional_poisson",
-    "independent",
-    "neighbours",
-    "ordered",
-    "pivotal",
-    "systematic",
-    "with_replacement",
-    "without_replacement",
-]
+import typing
+
+from kvib.cohort import Incomplete as Incomplete
+from kvib.cohort import Pairs as Pairs
+from kvib.procedures import catalogue as catalogue
+from kvib.procedures.catalogue import *  # noqa: F403
+from kvib.procedures.procedure import Indexed as Indexed
+from kvib.procedures.procedure import Procedure as Procedure
+
+if not typing.TYPE_CHECKING:  # type checkers read the imports, in which a name stands once
+    __all__ = [name for name in vars(catalogue) if not name.startswith("_")]
+    __all__ += ["Incomplete", "Indexed", "Pairs", "Procedure"]

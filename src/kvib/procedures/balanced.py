@@ -2,18 +2,22 @@
 
 import numpy as np
 
-from kvib import compiled
-from kvib.cohort import FloatArray, IntArray
+from kvib.compiled import kernel
 from kvib.procedures.pivotal import PLAYS_FOR_ALL, duel
 from kvib.procedures.procedure import Procedure, whole_and_part
+from kvib.types import FloatArray, IntArray
 
 _CLOSE = 1e-12
 """Probabilities this near to 0 or 1, in units of what they were, have arrived."""
+
+_PIVOT = 1e-10
+"""Smaller coefficients are 0 but for rounding."""
 
 _ALIKE = 1e-9
 """Numbers whose relative difference is smaller are equal but for rounding."""
 
 
+@kernel
 def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Generator) -> int:
     """Move p along directions that keep Σ ratio_i p_i, until it is a corner of the cube.
 
@@ -22,8 +26,7 @@ def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Ge
     given up, one by one. Returns the client that is left undecided, or −1.
     """
     d = ratio.shape[1]
-    active = np.empty(d + 1, np.int64)
-    system, u, pivots = np.empty((d, d + 1)), np.empty(d + 1), np.empty(d, np.int64)
+    active, system, u = np.empty(d + 1, np.int64), np.empty((d, d + 1)), np.empty(d + 1)
     m, following = 0, 0
     while True:
         while m < d + 1 and following < len(order):
@@ -31,65 +34,90 @@ def _flight(p: FloatArray, ratio: FloatArray, order: IntArray, rng: np.random.Ge
             m, following = m + 1, following + 1
         if m < 2:
             return active[0] if m == 1 else -1
-        rows = min(d, m - 1)
-        for k in range(m):
-            for v in range(rows):
-                system[v, k] = ratio[active[k], v]
-        # Gauss–Jordan; the first column without a pivot is free.
-        rank, free = 0, -1
-        for k in range(m):
-            best, size = -1, 1e-10
-            for v in range(rank, rows):
-                if abs(system[v, k]) > size:
-                    best, size = v, abs(system[v, k])
-            if best < 0:
-                free = k
-                break
-            for j in range(k, m):
-                system[rank, j], system[best, j] = system[best, j], system[rank, j]
-            scale = system[rank, k]
-            for j in range(k, m):
-                system[rank, j] /= scale
-            for v in range(rows):
-                if v != rank:
-                    factor = system[v, k]
-                    if factor != 0.0:
-                        for j in range(k, m):
-                            system[v, j] -= factor * system[rank, j]
-            pivots[rank] = k
-            rank += 1
-        u[:m] = 0.0
-        u[free] = 1.0
-        for v in range(rank):
-            u[pivots[v]] = -system[v, free]
-        up, down, top, bottom = np.inf, np.inf, free, free
-        for k in range(m):
-            x = p[active[k]]
-            if u[k] == 0.0:
-                continue
-            rise, fall = (1 - x) / abs(u[k]), x / abs(u[k])
-            if u[k] < 0:
-                rise, fall = fall, rise
-            if rise < up:
-                up, top = rise, k
-            if fall < down:
-                down, bottom = fall, k
-        rises = rng.random() < down / (up + down)
-        move, arrived = (up, top) if rises else (-down, bottom)
-        left = 0
-        for k in range(m):
-            x = p[active[k]] + move * u[k]
-            if k == arrived:
-                x = 1.0 if move * u[k] > 0 else 0.0
-            if x <= _CLOSE * p[active[k]]:
-                p[active[k]] = 0.0
-            elif x >= 1 - _CLOSE * (1 - p[active[k]]):
-                p[active[k]] = 1.0
-            else:
-                p[active[k]] = x
-                active[left] = active[k]
-                left += 1
-        m = left
+        _aim(u, ratio, active[:m], system)
+        up, top = _distance(p, u, active[:m], 1.0)
+        down, bottom = _distance(p, u, active[:m], -1.0)
+        if rng.random() < down / (up + down):
+            m = _go(p, u, active[:m], up, top)
+        else:
+            m = _go(p, u, active[:m], -down, bottom)
+
+
+@kernel
+def _aim(u: FloatArray, ratio: FloatArray, active: IntArray, system: FloatArray) -> None:
+    """Write into u a direction that keeps Σ ratio_i p_i of the active clients, [m].
+
+    The first variables are kept, one fewer than there are clients. `system` is room to work in.
+    """
+    m = len(active)
+    rows = min(len(system), m - 1)
+    for k in range(m):
+        for v in range(rows):
+            system[v, k] = ratio[active[k], v]
+    free = _eliminate(system, rows, m)
+    u[:m] = 0.0
+    u[free] = 1.0
+    for v in range(free):
+        u[v] = -system[v, free]
+
+
+@kernel
+def _eliminate(system: FloatArray, rows: int, m: int) -> int:
+    """Gauss–Jordan up to the first of m columns that has no pivot; returns that column.
+
+    There is one, since there are fewer rows than columns.
+    """
+    k = 0
+    while True:
+        best, size = -1, _PIVOT
+        for v in range(k, rows):
+            if abs(system[v, k]) > size:
+                best, size = v, abs(system[v, k])
+        if best < 0:
+            return k
+        for j in range(k, m):
+            system[k, j], system[best, j] = system[best, j], system[k, j]
+        scale = system[k, k]
+        for j in range(k, m):
+            system[k, j] /= scale
+        for v in range(rows):
+            factor = system[v, k]
+            if v != k and factor != 0.0:
+                for j in range(k, m):
+                    system[v, j] -= factor * system[k, j]
+        k += 1
+
+
+@kernel
+def _distance(p: FloatArray, u: FloatArray, active: IntArray, sign: float) -> tuple[float, int]:
+    """How far p can go along sign·u within [0, 1], and the active client that ends it."""
+    nearest, first = np.inf, -1
+    for k in range(len(active)):
+        if u[k] != 0.0:
+            room = 1 - p[active[k]] if sign * u[k] > 0 else p[active[k]]
+            if room / abs(u[k]) < nearest:
+                nearest, first = room / abs(u[k]), k
+    return nearest, first
+
+
+@kernel
+def _go(p: FloatArray, u: FloatArray, active: IntArray, move: float, arrived: int) -> int:
+    """Move p along u; returns how many of the active clients are undecided, now in front."""
+    left = 0
+    for k in range(len(active)):
+        i = active[k]
+        x = p[i] + move * u[k]
+        if k == arrived:
+            x = 1.0 if move * u[k] > 0 else 0.0
+        if x <= _CLOSE * p[i]:
+            p[i] = 0.0
+        elif x >= 1 - _CLOSE * (1 - p[i]):
+            p[i] = 1.0
+        else:
+            p[i] = x
+            active[left] = i
+            left += 1
+    return left
 
 
 def _in_order(at: IntArray, variables: FloatArray | None, rng: np.random.Generator) -> IntArray:
@@ -129,7 +157,7 @@ def _balanced(
     if variables is not None:
         size = np.abs(variables).max(axis=0)
         columns += list((variables / np.where(size > 0, size, 1.0) * inverse[:, None]).T)
-    left = compiled.run(_flight, p, np.column_stack(columns), order, rng=rng)
+    left = _flight(p, np.column_stack(columns), order, rng)
     if left >= 0:
         p[left] = 0.0
         missing = whole - int(p[order].sum())

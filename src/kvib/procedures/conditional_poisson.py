@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvib import compiled
-from kvib.cohort import FloatArray, Incomplete, IntArray, Pairs
+from kvib.cohort import Incomplete, Pairs
+from kvib.compiled import kernel
 from kvib.procedures.procedure import Procedure, whole_and_part
+from kvib.types import FloatArray, IntArray
 
 _LARGEST_TABLE = 2**27  # entries: one gigabyte
 
@@ -40,6 +41,7 @@ def _design(expected: FloatArray) -> _Design:
     return _Design(at, p, k)
 
 
+@kernel
 def _heads(b: FloatArray, k: int) -> FloatArray:
     """P(j heads among coins 0 … i−1), [n+1, k+1]: sums of positive terms, exact to rounding."""
     table = np.zeros((len(b) + 1, k + 1))
@@ -50,6 +52,7 @@ def _heads(b: FloatArray, k: int) -> FloatArray:
     return table
 
 
+@kernel
 def _without(before: FloatArray, after: FloatArray) -> tuple[FloatArray, FloatArray]:
     """P(k heads) and P(k−1 heads) among all coins but i, for every i, [n]."""
     n = len(before) - 1
@@ -62,10 +65,7 @@ def _without(before: FloatArray, after: FloatArray) -> tuple[FloatArray, FloatAr
 
 
 def _leave_one_out(b: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
-    before = compiled.run(_heads, b, k)
-    after = compiled.run(_heads, b[::-1].copy(), k)
-    full, less = compiled.run(_without, before, after)
-    return full, less
+    return _without(_heads(b, k), _heads(b[::-1].copy(), k))
 
 
 def _working(p: FloatArray, k: int) -> FloatArray:
@@ -99,6 +99,7 @@ def _working(p: FloatArray, k: int) -> FloatArray:
     return coins
 
 
+@kernel
 def _toss(b: FloatArray, after: FloatArray, k: int, rng: np.random.Generator) -> IntArray:
     """Toss the coins in turn, each given how many heads are still to come."""
     n = len(b)
@@ -119,8 +120,8 @@ def _counts(expected: FloatArray, rng: np.random.Generator) -> IntArray:
     at, p, k = _design(expected)
     if len(at):
         b = _working(p, k)
-        after = compiled.run(_heads, b[::-1].copy(), k)
-        counts[at] = compiled.run(_toss, b, after, k, rng=rng)[: len(at)]
+        after = _heads(b[::-1].copy(), k)
+        counts[at] = _toss(b, after, k, rng)[: len(at)]
     return counts
 
 

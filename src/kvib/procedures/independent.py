@@ -1,11 +1,10 @@
 """The independent sampling procedure (ISP) of the paper."""
 
-from typing import Any
-
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray, Pairs
-from kvib.procedures.procedure import Procedure
+from kvib.cohort import Pairs
+from kvib.procedures.procedure import Indexed, Procedure
+from kvib.types import FloatArray, IntArray
 
 
 def _counts(p: FloatArray, rng: np.random.Generator) -> IntArray:
@@ -16,9 +15,8 @@ def _pairs(p: FloatArray, at: IntArray) -> Pairs:
     return Pairs(ratio=1.0, size=1 - p[at])
 
 
-def _by_index(index: Any, mixture: Any, rng: np.random.Generator) -> IntArray:
-    drawn: IntArray = index.independent(mixture, rng)
-    return drawn
+def _by_index(index: Indexed, rng: np.random.Generator) -> IntArray:
+    return index.tossed(rng)
 
 
 independent = Procedure("independent", _counts, _pairs, by_index=_by_index)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvib import compiled
-from kvib.cohort import FloatArray, IntArray
+from kvib.compiled import kernel
 from kvib.procedures.procedure import Procedure, rounding, whole_and_part
+from kvib.types import FloatArray, IntArray
 
 PLAYS_FOR_ALL, LEAVES_NOTHING = 1.0, -1.0
 """What a duel is when a + b is 1 but for rounding: one of the two kinds, with a random number that
@@ -14,6 +14,7 @@ says the opposite. Both keep the means. Every budget that is whole ends in such 
 digit of a sum must not choose: it is another one on another machine."""
 
 
+@kernel
 def _duels(
     p: FloatArray, order: IntArray, one: float, rng: np.random.Generator
 ) -> tuple[int, float]:
@@ -65,7 +66,7 @@ def duel(
         whole, part = whole_and_part(total, len(sequence))
         # half of what `whole_and_part` forgives: a duel that is no tie to it is none here
         one = 1.0 + tie * rounding(total, len(sequence)) / 2
-        left, _ = compiled.run(_duels, p, sequence, one, rng=rng)
+        left, _ = _duels(p, sequence, one, rng)
         # What remains is the fractional part of Σp. Taken from the sum itself, a whole budget
         # gives a whole cohort in spite of the rounding of a million duels.
         p[left] = 0.0

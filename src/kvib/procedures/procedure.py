@@ -4,15 +4,36 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.cohort import Cohort, FloatArray, IntArray, Pairs
+from kvib.cohort import Cohort, Pairs
+from kvib.types import FloatArray, IntArray
 
 _CLOSE = 1e-12
 """Expected counts this near to the cap have reached it."""
+
+
+class Indexed(Protocol):
+    """What a procedure may ask of an index: clients too many to list, and their probabilities."""
+
+    def __len__(self) -> int:
+        """The number of clients that can be drawn."""
+
+    def tossed(self, rng: np.random.Generator) -> IntArray:
+        """Clients whose own coin, which falls with their probability, has fallen; ascending ids."""
+
+    def at(self, points: Callable[[float], FloatArray]) -> IntArray:
+        """The client at each of some points of a line, [m].
+
+        Clients lie on the line side by side in the order of their ids, each as long as its
+        probability.
+
+        Args:
+            points: length of the line → points on it, ascending, [m].
+        """
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,8 +56,8 @@ class Procedure:
     """The largest expected count it can give: 1, or no limit when drawing with replacement."""
     uses_variables: bool = False
     """Whether it keeps the totals of what is known of the clients (`variables`)."""
-    by_index: Callable[[Any, Any, Any], IntArray] | None = None
-    """(index, mixture, rng) → ids of the drawn, ascending, without a look at all clients."""
+    by_index: Callable[[Indexed, np.random.Generator], IntArray] | None = None
+    """(index, rng) → ids of the drawn, ascending, without a look at all clients."""
 
     def __call__(
         self,

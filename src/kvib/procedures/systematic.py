@@ -1,11 +1,9 @@
 """Systematic sampling (Madow 1949)."""
 
-from typing import Any
-
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray
-from kvib.procedures.procedure import Procedure, whole_and_part
+from kvib.procedures.procedure import Indexed, Procedure, whole_and_part
+from kvib.types import FloatArray, IntArray
 
 
 def _counts(p: FloatArray, rng: np.random.Generator) -> IntArray:
@@ -33,9 +31,16 @@ def _along(p: FloatArray, order: IntArray, rng: np.random.Generator) -> IntArray
     return counts
 
 
-def _by_index(index: Any, mixture: Any, rng: np.random.Generator) -> IntArray:
-    drawn: IntArray = index.ordered(mixture, rng)
-    return drawn
+def _by_index(index: Indexed, rng: np.random.Generator) -> IntArray:
+    """Equal steps from a random start along the clients as they are numbered."""
+
+    def points(total: float) -> FloatArray:
+        whole, part = whole_and_part(total, len(index))
+        start = rng.random()
+        steps = np.arange(whole + int(start < part), dtype=np.float64)
+        return np.asarray((start + steps) * (total / (whole + part)))
+
+    return np.unique(index.at(points))
 
 
 systematic = Procedure("systematic", _counts)

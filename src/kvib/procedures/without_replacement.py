@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from kvib.cohort import FloatArray, Incomplete, IntArray, Pairs
+from kvib.cohort import Incomplete, Pairs
 from kvib.procedures.procedure import Procedure, random_size, size_moments
+from kvib.types import FloatArray, IntArray
 
 
 def _check_equal(p: FloatArray) -> None:

@@ -2,6 +2,9 @@
 
 from kvib.selectors.divfl import DivFL
 from kvib.selectors.power_of_choice import PowerOfChoice
-from kvib.selectors.selector import Selector
+from kvib.selectors.selector import Rule, Selector
 
-__all__ = ["DivFL", "PowerOfChoice", "Selector"]
+RULES: dict[str, type[Rule]] = {rule.__name__: rule for rule in (PowerOfChoice, DivFL)}
+"""The rules by name."""
+
+__all__ = ["RULES", "DivFL", "PowerOfChoice", "Rule", "Selector"]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import BoolArray, FloatArray, IntArray
+from kvib.types import BoolArray, FloatArray, IntArray
 
 
 class DivFLState(NamedTuple):
@@ -23,15 +23,31 @@ class DivFL:
     Minimises Σ_i min_{j ∈ S} ‖g_i − g_j‖ over the last known updates, one client at a time.
     Clients never seen come first, in random order.
 
+    Args:
+        sketch: numbers that a simulation keeps of every update. Distances of sketches are those
+            of updates on average, and exactly for models with no more numbers than that.
+
     Balakrishnan et al., "Diverse client selection for federated learning via submodular
     maximization", 2022.
     """
 
+    sketch: int = 1024
+
     needs: ClassVar[str] = "the update (a vector, or a sketch of it)"
 
+    def __post_init__(self) -> None:
+        if self.sketch < 1:
+            raise ValueError(f"sketch={self.sketch} is not a positive number")
+
     def start(self, weights: FloatArray, budget: int) -> DivFLState:
-        """Nobody seen."""
+        """No client was seen yet."""
         return DivFLState(np.zeros((len(weights), 0)), np.zeros(len(weights), dtype=np.bool_))
+
+    def asks(
+        self, state: DivFLState, ids: IntArray, size: int, rng: np.random.Generator
+    ) -> IntArray:
+        """No client: the last known updates suffice."""
+        return ids[:0]
 
     def choose(
         self, state: DivFLState, ids: IntArray, size: int, rng: np.random.Generator

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray
+from kvib.types import FloatArray, IntArray
 
 
 class PowerOfChoiceState(NamedTuple):
@@ -24,15 +24,18 @@ class PowerOfChoice:
         candidates: d, at least the budget; twice the budget by default.
 
     Cho, Wang and Joshi, "Client selection in federated learning", 2020: π_pow-d where `draw` is
-    told all losses, π_rpow-d (the last known ones) where it is not.
+    given the losses of the candidates, who are those that `Selector.asks` names; π_rpow-d (the
+    last known losses) where it is not. A simulation plays π_pow-d: every candidate receives the
+    model and evaluates it on all of its data before the draw.
     """
 
     candidates: int | None = None
 
     needs: ClassVar[str] = "the local loss"
+    sketch: ClassVar[int] = 0
 
     def start(self, weights: FloatArray, budget: int) -> PowerOfChoiceState:
-        """Nobody seen."""
+        """No client was seen yet."""
         if self.candidates is not None and not budget <= self.candidates <= len(weights):
             raise ValueError(
                 f"candidates={self.candidates} must lie between the budget {budget} and the "
@@ -40,13 +43,19 @@ class PowerOfChoice:
             )
         return PowerOfChoiceState(weights, np.full(len(weights), np.inf))
 
+    def asks(
+        self, state: PowerOfChoiceState, ids: IntArray, size: int, rng: np.random.Generator
+    ) -> IntArray:
+        """The candidates, drawn in proportion to size."""
+        d = min(2 * size if self.candidates is None else self.candidates, len(ids))
+        q = state.weight[ids] / state.weight[ids].sum()
+        return np.sort(ids[rng.choice(len(ids), size=d, replace=False, p=q)])
+
     def choose(
         self, state: PowerOfChoiceState, ids: IntArray, size: int, rng: np.random.Generator
     ) -> IntArray:
-        """Draw candidates, keep the highest losses."""
-        d = min(2 * size if self.candidates is None else self.candidates, len(ids))
-        q = state.weight[ids] / state.weight[ids].sum()
-        candidates = np.sort(ids[rng.choice(len(ids), size=d, replace=False, p=q)])
+        """Keep the highest losses among the candidates."""
+        candidates = self.asks(state, ids, size, rng)
         by_loss = np.argsort(-state.loss[candidates], kind="stable")
         return candidates[by_loss[:size]]
 

@@ -9,9 +9,10 @@ from kvib.sim.engines.linear import LinearEngine
 from kvib.sim.local import LocalSGD
 from kvib.sim.records import Record
 from kvib.sim.server import ServerAdam, ServerSGD, ServerYogi
-from kvib.sim.simulation import DivergedError, Simulation
+from kvib.sim.simulation import Simulation
 from kvib.sim.synthetic import synthetic
 from kvib.sim.task import SoftmaxRegression, Task
+from kvib.sim.training import DivergedError
 
 __all__ = [
     "ClientData",

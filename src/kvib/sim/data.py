@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import IntArray
+from kvib.types import FloatArray, IntArray
 
 Array = NDArray[Any]
 
@@ -52,6 +52,19 @@ class ClientData:
     def starts(self) -> IntArray:
         """Where each client's samples begin, [N]."""
         return np.cumsum(self.sizes) - self.sizes
+
+    def samples(self, ids: IntArray) -> IntArray:
+        """Positions of all samples of these clients, client after client."""
+        sizes = self.sizes[ids]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        samples: IntArray = np.repeat(self.starts[ids], sizes) + within
+        return samples
+
+    def means(self, ids: IntArray, values: FloatArray) -> FloatArray:
+        """Of values in the order of `samples(ids)`, the mean of each client, [m]."""
+        sizes = self.sizes[ids]
+        sums = np.add.reduceat(values, np.cumsum(sizes) - sizes) if len(ids) else np.empty(0)
+        return np.asarray(sums / sizes)
 
     def owner(self, sample: int) -> int:
         """The client that a sample belongs to."""

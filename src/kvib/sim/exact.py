@@ -1,41 +1,23 @@
 """Exact measures of a round, from the updates of all clients: never from one draw."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
-from kvib import metrics
-from kvib.cohort import FloatArray, IntArray
-from kvib.estimation import Coefficients
-from kvib.estimators import unbiased
-from kvib.metrics import Measurement
+from kvib.analysis import metrics
+from kvib.analysis.metrics import Measurement
+from kvib.estimators.estimate import unbiased
+from kvib.estimators.streaming import Coefficients
 from kvib.procedures import Procedure
-from kvib.sampler import Sampler
+from kvib.sampler.sampler import Sampler
+from kvib.sim.full_round import FullRound
 from kvib.sim.stragglers import Stakes
+from kvib.types import FloatArray, IntArray
 
 DRAWS = 100
 """Of the Monte Carlo where the variance of a procedure has no closed form."""
 NO_CLIENT = {"cost": 0.0, "optimal_cost": 0.0, "quality": 0.0, "optimal_factor": 1.0}
 """Measures of a round in which no client can be drawn."""
-
-
-class FullRound(NamedTuple):
-    """What all clients would send in a round."""
-
-    norms: FloatArray
-    """‖g‖ of all clients; with a memory ‖g − βh‖, since only that is sampled."""
-    total: float
-    """‖Σ taken·λg‖² of those who can be drawn: what is estimated of them, given who is there."""
-    bias: float
-    """‖E[d] − D‖."""
-    gram: FloatArray | None
-    """Inner products of all λg, if asked for."""
-
-    @property
-    def sound(self) -> bool:
-        """Whether there is a full step: one explosion, drawn or not, and there is none."""
-        return bool(np.isfinite(self.norms).all())
 
 
 def needs_gram(procedure: Procedure) -> bool:
@@ -58,7 +40,7 @@ def measures(
     Given who is there, the draw has the variance of one among those with feedback
     π = taken·λ‖g‖. What their coming and going adds is taken on average, not as it happened.
     """
-    at, prices = np.flatnonzero(p > 0), sampler.prices
+    at, prices = np.flatnonzero(p > 0), sampler.state.prices
     pi = sampler.weights * everybody.norms * stakes.taken
     stays = ~stakes.waits
     away = metrics.absence((stakes.presence * pi)[stays], stakes.presence[stays])
@@ -111,6 +93,6 @@ def _noise(
         gram=gram,
         draws=DRAWS,
         rng=rng,
-        variables=sampler.balanced_on(at),
+        variables=sampler.state.eligible.balanced_on(at),
         response=stakes.response[at],
     )

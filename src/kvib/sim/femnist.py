@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib.cohort import IntArray
 from kvib.sim.data import Array, ClientData
 from kvib.sim.task import Task
+from kvib.types import IntArray
 
 PARTS = [f"femnist_by_writer_part{k}.npz" for k in range(3)]
 RECIPE_SEED = 2024

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import IntArray
 from kvib.sim.data import ClientData
+from kvib.types import IntArray
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib import intact, storage
+from kvib.files import intact, storage
 from kvib.sim import femnist, text
 from kvib.sim.data import Array, ClientData
 from kvib.sim.synthetic import synthetic

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kvib import storage
-from kvib.cohort import Arrays, FloatArray, IntArray
+from kvib.files import storage
+from kvib.types import Arrays, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,13 +25,18 @@ class Record:
     """How many could be: those who were there and did not wait."""
     answered: float = math.nan
     """How many of the drawn answered."""
+    asked: float = math.nan
+    """How many clients worked for the draw itself, drawn or not: candidates of Power-of-Choice
+    evaluate the model on all of their data, and all clients train for policies that draw by the
+    norms of all. The server sends the model to these and to the drawn."""
     loss: float = math.nan
     """On the test data, before the round."""
     accuracy: float = math.nan
     train_loss: float = math.nan
     """Over the data of all clients, before the round."""
     estimated_variance: float = math.nan
-    """From the cohort alone."""
+    """From the cohort alone; NaN for selectors, whose choices have no probabilities. So are all
+    exact metrics below."""
     variance: float = math.nan
     """E‖d − E[d]‖², exact, from all clients' updates; `variance_error` is its standard error where
     drawn. Of draw and silence it is that among those who are there in this round. What their coming

@@ -1,9 +1,11 @@
 """What the server does with the estimated step d: frozen rules, their memory explicit."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-Vector = Any
+from kvib.types import Tensor
+
+Vector = Tensor
 Memory = tuple[Vector, ...]
 
 
@@ -73,4 +75,5 @@ class ServerYogi(ServerAdam):
 
     def _square(self, v: Vector, square: Vector) -> Vector:
         step = (1 - self.square_decay) * square
-        return v - step * (v > square) + step * (v < square)
+        nearer: Vector = v - step * (v > square) + step * (v < square)
+        return nearer

@@ -5,11 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib import rates
-from kvib.cohort import BoolArray, FloatArray, IntArray
+from kvib.clients import rates
+from kvib.clients.rates import EstimatedRate, RateState, Reach
 from kvib.randomness import generator
-from kvib.rates import EstimatedRate, RateState
-from kvib.sampler import Sampler
+from kvib.types import BoolArray, FloatArray, IntArray
 
 ROUNDING = 1e-12
 """Below it a share that differs from 1 is one."""
@@ -56,21 +55,25 @@ class Stragglers:
     run that is continued meets those of a run that never stopped.
 
     Args:
-        sampler: whose rates are the truth where none is given; those that it learns are 1 then.
+        clients: how many there are.
+        known: rates that are the truth where none is given; those that are learned are 1 then.
         response: the true probability R that a client which was drawn answers.
         availability: the true probability A that a client is there.
     """
 
     def __init__(
-        self, sampler: Sampler, response: ArrayLike | None, availability: ArrayLike | None
+        self,
+        clients: int,
+        known: Reach,
+        response: ArrayLike | None,
+        availability: ArrayLike | None,
     ) -> None:
-        known = sampler.reach
-        self.response = _truth(response, known.response, len(sampler), "response")
-        self.availability = _truth(availability, known.availability, len(sampler), "availability")
+        self.response = _truth(response, known.response, clients, "response")
+        self.availability = _truth(availability, known.availability, clients, "availability")
 
-    def there(self, sampler: Sampler, seed: int, round: int) -> BoolArray | None:
-        """Who is, [N]; None where all are and the sampler need not know it."""
-        if sampler.reach.always and (self.availability == 1).all():
+    def there(self, known: Reach, seed: int, round: int) -> BoolArray | None:
+        """Who is, [N]; None where all are and a draw divides by no rate."""
+        if known.always and (self.availability == 1).all():
             return None
         return _tossed(self.availability, seed, round, "there")
 
@@ -78,11 +81,11 @@ class Stragglers:
         """Who of the drawn is, [m]."""
         return _tossed(self.response, seed, round, "heard")[ids]
 
-    def stakes(self, sampler: Sampler, there: BoolArray | None) -> Stakes:
-        """Of the coming round."""
-        ids, known = np.arange(len(sampler)), sampler.reach
+    def stakes(self, known: Reach, waiting: IntArray, there: BoolArray | None) -> Stakes:
+        """Of the coming round, given the rates that its estimate is divided by and who waits."""
+        ids = np.arange(len(self.response))
         waits = np.zeros(len(ids), dtype=np.bool_)
-        waits[sampler.resting.ids] = True
+        waits[waiting] = True
         presence = np.ones(len(ids)) if known.always else self.availability
         return Stakes(
             waits=waits,

@@ -8,9 +8,9 @@ from zlib import crc32
 
 import numpy as np
 
-from kvib.cohort import FloatArray
 from kvib.sim.data import Array, ClientData
 from kvib.sim.data import finite as _finite
+from kvib.types import FloatArray
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,18 @@
 The server's side is `UnbiasedSampling(strategy)`, the client's one line: `introduce(app, size=…)`.
 """
 
-from kvib.integrations.combining import Hidden, Visible
-from kvib.integrations.fleet import EstimateAvailability, Renormalise, usual_guard
 from kvib.integrations.flower.client import introduce, scaled_update
+from kvib.integrations.flower.fedavg import KVibFedAvg
 from kvib.integrations.flower.report import RoundReport
-from kvib.integrations.flower.strategy import KVibFedAvg, UnbiasedSampling
-from kvib.integrations.watch import NothingUsableError
+from kvib.integrations.flower.strategy import UnbiasedSampling
+from kvib.integrations.kit import (
+    EstimateAvailability,
+    Hidden,
+    NothingUsableError,
+    Renormalise,
+    Visible,
+    usual_guard,
+)
 
 __all__ = [
     "EstimateAvailability",

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from kvib.integrations.combining import Hidden, Visible
-from kvib.population import Key
+from kvib.integrations.kit import Hidden, Visible
+from kvib.types import Key
 
 Buffers = Callable[[str, NDArray[Any]], bool]
 """Which arrays, by name and value, are averaged instead of learned."""

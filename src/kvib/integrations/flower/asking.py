@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from kvib.integrations.fleet import Introduction
+from kvib.integrations.kit import Introduction
 
 QUESTION = f"{MessageType.QUERY}.kvib"
 RAISED, REFUSED_BY_MOD = 2, 6

@@ -7,8 +7,8 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from kvib.integrations.arrays import Model
 from kvib.integrations.flower.records import received, to_arrays, to_record
+from kvib.integrations.kit import Model
 
 
 def introduce(app: ClientApp, size: Callable[[Context], float] | None = None) -> None:
@@ -37,7 +37,7 @@ def introduce(app: ClientApp, size: Callable[[Context], float] | None = None) ->
         try:
             if size is not None:
                 said["size"] = float(size(context))
-        except Exception as error:  # told, not raised: then the server knows us, and asks again
+        except Exception as error:  # said, not raised: then the server knows us, and asks again
             said["problem"] = repr(error)
         return Message(RecordDict({"kvib": said}), reply_to=message)
 
@@ -50,18 +50,18 @@ def scaled_update(message: Message, context: Context, call_next: ClientAppCallab
     """
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
         return call_next(message, context)
-    told = message.content.config_records.get("kvib")
-    if told is None:
+    given = message.content.config_records.get("kvib")
+    if given is None:
         raise ValueError(
-            "scaled_update was told no coefficient; on the server say UnbiasedSampling(…, "
+            "scaled_update was given no coefficient; on the server say UnbiasedSampling(…, "
             "updates=Hidden()), or take scaled_update out of the mods"
         )
     [record] = message.content.array_records.values()
-    whole = Model(to_arrays(record), set(cast(list[str], told["buffers"])))
+    whole = Model(to_arrays(record), set(cast(list[str], given["buffers"])))
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    sent, coefficient = received(reply.content).arrays, float(cast(float, told["coefficient"]))
+    sent, coefficient = received(reply.content).arrays, float(cast(float, given["coefficient"]))
     model = whole.only(sent.keys())
     arrays = model.read(sent)
     norm, [name] = model.distance(arrays), reply.content.array_records

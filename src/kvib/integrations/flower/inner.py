@@ -1,5 +1,6 @@
 """What the wrapped strategy is asked for: a message to send, and a step to take."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import INFO, LogRecord
@@ -13,48 +14,48 @@ from numpy.typing import NDArray
 
 from kvib.integrations.flower.records import unwritten, written
 
+SMALLEST_SHARE = 1e-4
+"""The smallest `fraction_train` for which a strategy is shown enough nodes to pick two."""
 MOST_NODES = 2**16
-"""Nodes that a pretended fleet has at most."""
+"""Nodes that a strategy sees at most, if it does not ask for more by its own minimum."""
 
 
 class _Pretended:
-    """A grid of two nodes: enough to see what a strategy sends, and whether it sends it to all.
+    """A grid with as many nodes as a strategy wants, which decides what is sent, not to whom.
 
     A strategy that waits for more nodes looks again, and every further look shows twice as many.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid, self._nodes = grid, 1
+    def __init__(self, grid: Grid, nodes: int) -> None:
+        self._grid, self._nodes = grid, nodes
+        self._most = max(MOST_NODES, 2 * nodes)  # FedAvg itself looks twice
 
     def get_node_ids(self) -> Iterable[int]:
-        self._nodes *= 2
-        if self._nodes > MOST_NODES:
+        if self._nodes > self._most:
             raise ValueError(
-                f"the wrapped strategy saw {MOST_NODES} nodes and still looks for more, so it "
-                "waits for more nodes than a fleet can have; lower the minimum in its "
+                f"the wrapped strategy saw {self._nodes // 2} nodes and still looks for more, so "
+                "it waits for more nodes than a fleet can have; lower the minimum in its "
                 "configure_train"
             )
-        return list(range(1, self._nodes + 1))
+        nodes, self._nodes = self._nodes, 2 * self._nodes
+        return list(range(1, nodes + 1))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
 
-@contextmanager
-def _content_with_two(strategy: FedAvg) -> Iterator[None]:
-    """The strategy is content with those two."""
-    wanted = strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes
-    if strategy.fraction_train > 0:
-        strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = 1.0, 2, 2
-    try:
-        yield
-    finally:
-        strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = wanted
+def _enough_for(strategy: FedAvg) -> int:
+    """Nodes of which a strategy picks two at least, so that differences between them show."""
+    of_two = math.ceil(2 / max(strategy.fraction_train, SMALLEST_SHARE)) + 1
+    return max(of_two, strategy.min_available_nodes, strategy.min_train_nodes)
 
 
 @contextmanager
 def _without_its_counts() -> Iterator[None]:
-    """Its log would count pretended nodes and one result, which stand in for all there are."""
+    """Its log would count pretended nodes and one result, which stand in for all there are.
+
+    Flower writes to one logger, so lines can be kept back there only.
+    """
 
     def more_than_informed(record: LogRecord) -> bool:
         return record.levelno > INFO
@@ -69,9 +70,9 @@ def _without_its_counts() -> Iterator[None]:
 def message_of(
     strategy: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
 ) -> Message | None:
-    """What it sends, to whomever; None where it does not train."""
-    pretended = cast(Grid, _Pretended(grid))
-    with _content_with_two(strategy), _without_its_counts():
+    """The message that a strategy sends to every node; None where it does not train."""
+    pretended = cast(Grid, _Pretended(grid, _enough_for(strategy)))
+    with _without_its_counts():
         messages = list(strategy.configure_train(server_round, arrays, config, pretended))
     if not messages:
         return None
@@ -91,17 +92,21 @@ def step_of(
     arrays: Mapping[str, NDArray[Any]],
     metrics: Mapping[str, Any],
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """What it makes of one reply, with metrics that were averaged already."""
+    """The step that a strategy makes of one reply, with metrics that were averaged already."""
     given = MetricRecord({**metrics, strategy.weighted_by_key: 1.0})
     content = RecordDict({strategy.arrayrecord_key: unwritten(arrays), "metrics": given})
     with _metrics_as_given(strategy), _without_its_counts():
         reply = Message(content, reply_to=asked)
-        stepped, told = strategy.aggregate_train(server_round, [reply])
-    return None if stepped is None else written(stepped), told
+        stepped, said = strategy.aggregate_train(server_round, [reply])
+    return None if stepped is None else written(stepped), said
 
 
 @contextmanager
 def _metrics_as_given(strategy: FedAvg) -> Iterator[None]:
+    """The strategy's function for metrics has seen the clients' records, and is not called again.
+
+    It is an attribute that `aggregate_train` reads, so there it must be replaced.
+    """
     before = strategy.train_metrics_aggr_fn
     strategy.train_metrics_aggr_fn = _as_given
     try:

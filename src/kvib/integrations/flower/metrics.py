@@ -7,9 +7,8 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-from kvib.integrations.combining import alike, averaged
 from kvib.integrations.flower.records import Records
-from kvib.integrations.subsets import agreed
+from kvib.integrations.kit import agreed, alike, averaged
 
 
 class Measured(NamedTuple):

@@ -8,14 +8,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
-from kvib.integrations.arrays import BadReplyError, as_usual
+from kvib.integrations.kit.arrays import BadReplyError, as_usual
 
 OURS = "kvib"
 """Name of the record that is for the adapter alone."""
 
 
 def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Of a record of our own."""
+    """The arrays of a record of our own."""
     arrays = {}
     for name, array in record.items():
         usual = as_usual(array.data, np.dtype(array.dtype).str, array.shape)
@@ -24,7 +24,7 @@ def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """As Flower sends them."""
+    """A record as Flower sends it."""
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
@@ -41,11 +41,11 @@ class Unwritten(Array):
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
-        """As Flower writes them."""
+        """The bytes that Flower would write."""
         return self.written().data
 
     def written(self) -> Array:
-        """As Flower sends it."""
+        """The array as Flower sends it."""
         return Array(self._array)
 
     def numpy(self) -> NDArray[Any]:
@@ -77,7 +77,7 @@ class Reply(NamedTuple):
     """What a client sent."""
 
     arrays: dict[str, bytes]
-    """Nobody has looked into them yet."""
+    """Bytes that were not looked into yet."""
     said: Records
     """Its other records: what it measured, and whatever else the app sends."""
     norm: Any

@@ -1,6 +1,6 @@
 """Strategies for which λ/p makes no sense, and why."""
 
-from typing import Any
+from types import FrameType
 
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -69,7 +69,15 @@ def averaging(strategy: Strategy) -> FedAvg:
     return strategy
 
 
-def refuse_noise_around(caller: Any) -> None:
-    """The wrappers take any strategy without asking it, so it looks who calls."""
+def refuse_noise_around(frame: FrameType | None) -> None:
+    """Refuse a call that comes from a wrapper which adds noise.
+
+    Flower's wrappers keep a strategy without calling it, start rounds themselves and say nothing
+    of themselves when they call, so that only the frame of the call shows them.
+
+    Args:
+        frame: of the method that was called.
+    """
+    caller = None if frame is None or frame.f_back is None else frame.f_back.f_locals.get("self")
     if isinstance(caller, WITH_NOISE):
         raise ValueError(f"{type(caller).__name__} cannot be put around kvib: {PRIVATE}")

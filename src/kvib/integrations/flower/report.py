@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvib.integrations.combining import Outcome
-from kvib.integrations.fleet import News, Standing
-from kvib.integrations.flower.rounds import Round
-from kvib.population import Key
+from kvib.integrations.flower.rounds import Sent
+from kvib.integrations.kit import News, Outcome, Standing
+from kvib.types import Key
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,9 @@ class RoundReport:
 
 
 def reported(
-    round: Round,
+    sent: Sent,
     server_round: int,
     heard: list[int],
-    refused: Mapping[Key, str],
     outcome: Outcome | None,
     standing: Standing,
     news: News,
@@ -78,24 +76,23 @@ def reported(
     """The report of a round; without an outcome it was given up.
 
     Args:
-        round: as it was sent.
+        sent: the round, with those refused that were not heard.
         server_round: Flower's number.
         heard: positions of those heard.
-        refused: why the others were not.
         outcome: the step.
         standing: who could be drawn.
         news: who came and left before the draw.
     """
-    cohort, at = round.cohort, np.array(heard, np.int64)
+    round, cohort, at = sent.round, sent.round.cohort, np.array(heard, np.int64)
     total = float(cohort.weight.sum())
     return RoundReport(
         round=cohort.round,
         server_round=server_round,
         clients=standing.clients,
-        online=round.online,
+        online=sent.online,
         drawn=dict(zip(round.keys, cohort.expected.tolist(), strict=True)),
         heard=tuple(round.keys[position] for position in heard),
-        refused=dict(refused),
+        refused=round.refused,
         coefficients=float(cohort.coefficients[at].sum()),
         variance=float("nan") if outcome is None else outcome.variance,
         cut=0.0 if outcome is None else outcome.cut,

@@ -1,31 +1,27 @@
-"""One round between its draw and its step, and what came back."""
+"""What was sent to a cohort, and what came back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
 
-from kvib.cohort import Cohort
-from kvib.integrations.arrays import Model
-from kvib.integrations.watch import Refusal, Silence
-from kvib.population import Key
+from kvib.integrations.kit import Model, Refusal, Round, Silence
 
 UNREACHABLE = (3, 4, 5)
 """Flower's error codes of messages and nodes that are not available."""
 
 
 @dataclass
-class Round:
-    """One round between `configure_train` and `aggregate_train`."""
+class Sent:
+    """A round between `configure_train` and `aggregate_train`."""
 
-    cohort: Cohort
-    keys: list[Key]
+    round: Round
     model: Model
     template: Message
     online: int
     """Nodes that were online at the draw."""
-    sent: dict[int, Message] = field(default_factory=dict)
+    messages: dict[int, Message] = field(default_factory=dict)
     """By position in the cohort."""
 
 
@@ -41,12 +37,12 @@ class Replies(NamedTuple):
         return set() if self.contents else {refusal.kind for refusal in self.refused.values()}
 
 
-def sorted_replies(round: Round, replies: Iterable[Message]) -> Replies:
+def sorted_replies(sent: Sent, replies: Iterable[Message]) -> Replies:
     """Replies by position, each once.
 
     A dead node's reply is from the SuperLink, so go by the message it replies to.
     """
-    positions = {message.metadata.message_id: at for at, message in round.sent.items()}
+    positions = {message.metadata.message_id: at for at, message in sent.messages.items()}
     contents, refused = {}, {}
     for reply in replies:
         position = positions.pop(reply.metadata.reply_to_message_id, None)
@@ -60,12 +56,7 @@ def sorted_replies(round: Round, replies: Iterable[Message]) -> Replies:
             contents[position] = reply.content
     for position in positions.values():
         refused[position] = Refusal(Silence.LATE, "no answer in time")
-    for position in range(len(round.keys)):
-        if position not in round.sent:
+    for position in range(len(sent.round)):
+        if position not in sent.messages:
             refused[position] = Refusal(Silence.AWAY, "it is offline")
     return Replies(dict(sorted(contents.items())), refused)
-
-
-def keys_of(round: Round, refused: Mapping[int, Refusal]) -> dict[Key, Refusal]:
-    """Refusals by the key of the client."""
-    return {round.keys[position]: refusal for position, refusal in refused.items()}

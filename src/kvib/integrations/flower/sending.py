@@ -7,13 +7,11 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from kvib.integrations.combining import Hidden, Visible
-from kvib.integrations.fleet import Fleet
 from kvib.integrations.flower.arguments import seconds
 from kvib.integrations.flower.asking import ask
-from kvib.integrations.flower.rounds import Replies, Round, sorted_replies
+from kvib.integrations.flower.rounds import Replies, Sent, sorted_replies
 from kvib.integrations.flower.waiting import nodes_online, now, rest
-from kvib.integrations.watch import Silence
+from kvib.integrations.kit import Fleet, Hidden, Silence, Visible
 
 ATTEMPTS = 5
 """Times that a cohort which was cut off is asked again before the round counts as silent."""
@@ -51,12 +49,12 @@ class Sender:
         self.timeout = timeout if self._deadline is None else self._deadline
         return self.timeout
 
-    def online(self, grid: Grid, cut_off: Round | None = None) -> set[int]:
+    def online(self, grid: Grid, cut_off: Sent | None = None) -> set[int]:
         """Node ids, once there are enough of them and all of them were asked who they are.
 
         Args:
             grid: where to look.
-            cut_off: a round whose cohort was cut off, and which is waited for.
+            cut_off: what was sent to a cohort that was cut off, and is waited for.
         """
         wanted = max(self._strategy.min_available_nodes, self._strategy.min_train_nodes)
         since: list[float] = []
@@ -76,55 +74,55 @@ class Sender:
 
         return nodes_online(grid, wanted, lacking)
 
-    def _is_back(self, round: Round, online: set[int]) -> bool:
+    def _is_back(self, sent: Sent, online: set[int]) -> bool:
         """Whether an outage is over: for half of the drawn clients, or of the nodes there were.
 
         Nodes come back one by one, and the first ones say nothing about the others.
         """
-        at = {self._fleet.address(key) for key in round.keys}
-        return 2 * len(at & online) >= len(at) or 2 * len(online) >= round.online
+        at = {self._fleet.address(key) for key in sent.round.keys}
+        return 2 * len(at & online) >= len(at) or 2 * len(online) >= sent.online
 
     def _is_over(self, since: float) -> bool:
         """Whether clients that are waited for would be late; they may be gone for good."""
         return self.timeout is not None and now() - since >= self.timeout
 
-    def messages(self, round: Round, online: set[int]) -> list[Message]:
+    def messages(self, sent: Sent, online: set[int]) -> list[Message]:
         """Messages to those of a cohort who are online."""
-        round.sent = {}
-        for position, key in enumerate(round.keys):
+        sent.messages = {}
+        for position, key in enumerate(sent.round.keys):
             node = self._fleet.address(key)
             if isinstance(node, int) and node in online:
-                round.sent[position] = self._addressed(round, position, node)
-        return list(round.sent.values())
+                sent.messages[position] = self._addressed(sent, position, node)
+        return list(sent.messages.values())
 
-    def _addressed(self, round: Round, position: int, node: int) -> Message:
-        metadata, content = round.template.metadata, round.template.content
+    def _addressed(self, sent: Sent, position: int, node: int) -> Message:
+        metadata, content, cohort = sent.template.metadata, sent.template.content, sent.round.cohort
         if self._updates.tells:
-            told = ConfigRecord(
+            said = ConfigRecord(
                 {
-                    "coefficient": float(round.cohort.coefficients[position]),
+                    "coefficient": float(cohort.coefficients[position]),
                     "position": position,
-                    "size": len(round.cohort),
-                    "round": round.cohort.round,
-                    "buffers": sorted(round.model.buffers),
+                    "size": len(cohort),
+                    "round": cohort.round,
+                    "buffers": sorted(sent.model.buffers),
                 }
             )
-            content = RecordDict({**content, "kvib": told})
+            content = RecordDict({**content, "kvib": said})
         return Message(content, node, metadata.message_type, ttl=metadata.ttl)
 
-    def reached(self, grid: Grid, round: Round, replies: Replies) -> Replies:
+    def reached(self, grid: Grid, sent: Sent, replies: Replies) -> Replies:
         """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
         attempts = 0
         while self._is_cut_off(replies.kinds, attempts):
             if replies.kinds == {Silence.AWAY}:  # nodes may be listed that cannot be reached
                 rest(attempts)
             attempts += 1
-            messages = self.messages(round, self.online(grid, round))
+            messages = self.messages(sent, self.online(grid, sent))
             if not messages:  # others are online: these clients are gone, not the network
                 break
             log(INFO, "kvib: no drawn client was reached; they are asked again")
             again = grid.send_and_receive(messages, timeout=self.timeout)
-            replies = sorted_replies(round, again)
+            replies = sorted_replies(sent, again)
         return replies
 
     def _is_cut_off(self, kinds: set[Silence], attempts: int) -> bool:

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
@@ -10,22 +9,12 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from kvib import names
+from kvib.clients.population import listed
+from kvib.clients.rates import EstimatedRate
 from kvib.cohort import Cohort
-from kvib.integrations.arrays import Model, running_statistics
-from kvib.integrations.budgets import Budgets, budget_of
-from kvib.integrations.combining import Hidden, Outcome, Visible
-from kvib.integrations.fleet import (
-    EstimateAvailability,
-    Fleet,
-    Guards,
-    News,
-    Offline,
-    Plan,
-    usual_guard,
-)
 from kvib.integrations.flower.arguments import Buffers, by_key, known_buffers, known_updates
 from kvib.integrations.flower.gathering import gathered
 from kvib.integrations.flower.inner import message_of, step_of
@@ -33,14 +22,37 @@ from kvib.integrations.flower.metrics import averages, examples, measured
 from kvib.integrations.flower.records import to_arrays
 from kvib.integrations.flower.refusals import averaging, refuse_noise_around
 from kvib.integrations.flower.report import RoundReport, reported
-from kvib.integrations.flower.rounds import Round, keys_of, sorted_replies
+from kvib.integrations.flower.rounds import Sent, sorted_replies
 from kvib.integrations.flower.sending import Sender
-from kvib.integrations.watch import Watch
+from kvib.integrations.kit import (
+    Budgets,
+    EstimateAvailability,
+    Fleet,
+    FleetOptions,
+    Guards,
+    Hidden,
+    Model,
+    News,
+    Offline,
+    Outcome,
+    Visible,
+    Watch,
+    budget_of,
+    running_statistics,
+    usual_guard,
+)
+from kvib.journal.sampler import AnySampler
 from kvib.policies import Forecast, Policy
-from kvib.population import Key, listed
 from kvib.procedures import Procedure
-from kvib.rates import EstimatedRate
-from kvib.sampler import Sampler
+from kvib.types import Key
+
+NAMING = (
+    "Start SuperNodes with --node-config 'client-id=\"…\"', and call introduce(app) in the "
+    "ClientApp"
+)
+"""How a client gets a name of its own."""
+SIZING = "call introduce(app, size=…) in the ClientApp"
+"""How a client reports its size."""
 
 
 class UnbiasedSampling(Strategy):
@@ -125,7 +137,7 @@ class UnbiasedSampling(Strategy):
         self.strategy = averaging(strategy)
         self._budget = budget_of(budget, self._usual_budget)
         self.fleet = Fleet(
-            Plan(
+            FleetOptions(
                 policy=Forecast() if policy is None else names.as_policy(policy),
                 budget=self._budget,
                 procedure=names.as_procedure(procedure),
@@ -146,17 +158,17 @@ class UnbiasedSampling(Strategy):
         self.updates, self._is_buffer = known_updates(updates), known_buffers(buffers)
         self._on_round = on_round
         self._sender = Sender(self.fleet, self.strategy, updates, query_timeout, deadline)
-        self._watch = Watch(_say, quorum, patience)
+        self._watch = Watch(_say, quorum, patience, NAMING)
         self.cohort: Cohort | None = None
         """The cohort of the last round."""
         self.last: RoundReport | None = None
         """What the last round came to."""
-        self._round: Round | None = None
+        self._sent: Sent | None = None
         self._news = News([], [], [], [])
         self._grid: Grid | None = None
 
     @property
-    def sampler(self) -> Sampler | None:
+    def sampler(self) -> AnySampler | None:
         """None before the first client was met."""
         return self.fleet.sampler
 
@@ -194,28 +206,23 @@ class UnbiasedSampling(Strategy):
 
         Every round waits until `min_available_nodes` are online, as stock Flower does.
         """
-        refuse_noise_around(sys._getframe(1).f_locals.get("self"))
-        self._round, self._grid = None, grid
+        refuse_noise_around(inspect.currentframe())
+        self._sent, self._grid = None, grid
         template = message_of(self.strategy, server_round, arrays, config, grid)
         if template is None:
             return []
         online = self._sender.online(grid)
-        cohort = self.fleet.draw(online)
-        if cohort is None:
+        round = self.fleet.draw(online)
+        if round is None:
             log(INFO, "kvib: no client is online; the model stays")
             return []
         self._news = self.fleet.news()
         self._watch.population(self.fleet.standing, self._news)
-        round = self._round = Round(
-            cohort,
-            self.fleet.names(cohort),
-            self._model(next(iter(template.content.array_records.values()))),
-            template,
-            len(online),
-        )
-        self.cohort = cohort
-        log(INFO, "kvib: drew %d clients, %d nodes online", len(cohort), len(online))
-        return self._sender.messages(round, online)
+        model = self._model(next(iter(template.content.array_records.values())))
+        self._sent = Sent(round, model, template, len(online))
+        self.cohort = round.cohort
+        log(INFO, "kvib: drew %d clients, %d nodes online", len(round), len(online))
+        return self._sender.messages(self._sent, online)
 
     def _model(self, sent: ArrayRecord) -> Model:
         arrays = to_arrays(sent)
@@ -225,49 +232,47 @@ class UnbiasedSampling(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Estimate the step of full participation, and let the wrapped strategy take it."""
-        round, self._round = self._round, None
-        if round is None or self.sampler is None or self._grid is None:
+        sent, self._sent = self._sent, None
+        if sent is None or self._grid is None:
             return None, None
-        replied = self._sender.reached(self._grid, round, sorted_replies(round, replies))
-        came = gathered(self.updates, self.sampler, round, replied)
-        drawn, heard = len(round.cohort), list(came.said)
-        unheard = keys_of(round, came.refused)
-        self.fleet.refused = {key: refusal.why for key, refusal in unheard.items()}
-        self._watch.answers(drawn, unheard)
+        replied = self._sender.reached(self._grid, sent, sorted_replies(sent, replies))
+        came, round = gathered(self.updates, sent, replied), sent.round
+        heard = list(came.said)
+        self._watch.answers(len(round), round.unheard)
         records = measured(came.said, round.cohort.coefficients.tolist())
-        self.fleet.compare(examples(records, self.strategy.weighted_by_key))
+        self.fleet.compare(examples(records, self.strategy.weighted_by_key), SIZING)
         # a user's function may raise here: the sampler has not learned yet
         means = averages(self.strategy, records)
         outcome = None
-        if self._watch.is_quorum(drawn, len(heard)):
+        if self._watch.is_quorum(len(round), len(heard)):
             outcome = came.combination.finish()
         else:
-            self.sampler.give_up(round.cohort)
-        said = (self.refused, outcome, self.fleet.standing, self._news)
-        report = self.last = reported(round, server_round, heard, *said)
+            round.give_up()
+        came_of_it = (outcome, self.fleet.standing, self._news)
+        report = self.last = reported(sent, server_round, heard, *came_of_it)
         self._hand_on(report)
         metrics = {**means, **report.metrics()}
         if outcome is None:
             return None, MetricRecord(metrics)
-        return self._stepped(round, server_round, came.model, outcome, metrics)
+        return self._stepped(sent, server_round, came.model, outcome, metrics)
 
     def _stepped(
         self,
-        round: Round,
+        sent: Sent,
         server_round: int,
         model: Model,
         outcome: Outcome,
         metrics: Mapping[str, Any],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The step of the wrapped strategy, on the arrays that clients sent."""
-        moved = {**round.model.arrays, **model.moved(outcome.d, outcome.buffers)}
-        arrays, told = step_of(self.strategy, server_round, round.template, moved, metrics)
+        moved = {**sent.model.arrays, **model.moved(outcome.d, outcome.buffers)}
+        arrays, said = step_of(self.strategy, server_round, sent.template, moved, metrics)
         if arrays is not None:  # an optimiser has no business with counters and what was not sent
-            sent = next(iter(round.template.content.array_records.values()))
-            kept = round.model.arrays.keys() - model.arrays.keys()
+            ours = next(iter(sent.template.content.array_records.values()))
+            kept = sent.model.arrays.keys() - model.arrays.keys()
             arrays.update({name: Array(moved[name]) for name in model.buffers})
-            arrays.update({name: sent[name] for name in kept})
-        return arrays, told
+            arrays.update({name: ours[name] for name in kept})
+        return arrays, said
 
     def _hand_on(self, report: RoundReport) -> None:
         """Call the user's function; an error in it does not end the run."""
@@ -291,10 +296,10 @@ class UnbiasedSampling(Strategy):
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Of the wrapped strategy."""
-        plan = self.fleet.plan
-        procedure = plan.procedure or plan.policy.procedure
-        log(INFO, "\t├──> kvib: %r, %r, journal %s", plan.policy, procedure, plan.journal)
+        """Log what is wrapped, and by what."""
+        options = self.fleet.options
+        procedure = options.procedure or options.policy.procedure
+        log(INFO, "\t├──> kvib: %r, %r, journal %s", options.policy, procedure, options.journal)
         self.strategy.summary()
 
     def leave(self, keys: Key | Iterable[Key]) -> None:
@@ -316,18 +321,3 @@ class UnbiasedSampling(Strategy):
 
 def _say(level: int, line: str) -> None:
     log(level, "kvib: %s", line)
-
-
-class KVibFedAvg(UnbiasedSampling):
-    """FedAvg with unbiased adaptive sampling: takes FedAvg's arguments, and ours by keyword.
-
-    Examples:
-        >>> strategy = KVibFedAvg(fraction_train=0.1, min_available_nodes=10, journal="run.kvib")
-    """
-
-    def __init__(self, *fedavg: Any, **options: Any) -> None:
-        ours = {name: options.pop(name) for name in _OURS & options.keys()}
-        super().__init__(FedAvg(*fedavg, **options), **ours)
-
-
-_OURS = set(inspect.signature(UnbiasedSampling).parameters) - {"strategy"}

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch.func import functional_call, grad, vmap
 
-from kvib.cohort import IntArray
 from kvib.sim.engines.convolution import as_products
 from kvib.sim.engines.flat import FlatModule, prepared
 from kvib.sim.engines.graphs import graph
 from kvib.sim.engines.sequential import draws
 from kvib.sim.local import Batches, LocalSGD
+from kvib.types import IntArray
 
 FEW = 8
 """Clients that train with wider batches than theirs: padding costs less than steps of their own."""

@@ -1,16 +1,14 @@
 """One contract for all engines."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from kvib import rows
-from kvib.cohort import BoolArray, FloatArray
 from kvib.sim.local import Batches
+from kvib.types import BoolArray, FloatArray, IntArray
 
 Vector = Any
-"""The model, or a step of it, as one vector [d]: a NumPy array, or a torch tensor on its device."""
+"""The model, or a step of it, as one vector [d]: a NumPy array, or a torch tensor on its device.
+Not `kvib.types.Tensor`, since an engine takes one kind only, its own."""
 Matrix = Any
 """Updates of several clients, [m, d], of the same kind."""
 
@@ -39,6 +37,13 @@ class Engine(Protocol):
     remote: bool
     """Whether clients may fail to answer, and single updates are far away."""
 
+    def adds_up(self, clients: int) -> bool:
+        """Whether updates of this many clients are added up where they are made, wherever single
+        ones are not asked for."""
+
+    def chunks(self, batches: Batches) -> Iterator[tuple[IntArray, Batches]]:
+        """Positions and work of clients, as many at a time as fit into memory."""
+
     def initial(self, seed: int) -> Vector:
         """A fresh model."""
 
@@ -63,58 +68,14 @@ class Engine(Protocol):
     def evaluate(self, model: Vector, split: str) -> Evaluation:
         """Mean loss and accuracy on the "train" data of all clients or on the "test" data."""
 
+    def losses(self, model: Vector, ids: IntArray) -> FloatArray:
+        """The mean loss of each of these clients on its own data, [m]."""
+
     def to_numpy(self, vector: Vector) -> Any:
         """As a NumPy array, for checkpoints."""
 
     def from_numpy(self, array: Any) -> Vector:
         """Back from one."""
-
-
-class Usual(ABC):
-    """What engines have in common, unless they know better: everybody answers."""
-
-    chunk: int
-    remote = False
-
-    @abstractmethod
-    def updates(self, model: Vector, batches: Batches) -> Matrix:
-        """See `Engine`."""
-
-    def answers(self, model: Vector, batches: Batches) -> tuple[BoolArray, Matrix]:
-        """Everybody."""
-        return np.ones(len(batches.steps), np.bool_), self.updates(model, batches)
-
-    def summed(self, model: Vector, batches: Batches, coefficients: FloatArray) -> Summed:
-        """Chunk by chunk, in double precision."""
-        norms, total = np.empty(len(coefficients)), rows.double(model) * 0
-        for low in range(0, len(norms), self.chunk):
-            at = np.arange(low, min(low + self.chunk, len(norms)))
-            updates = self.updates(model, batches.part(at))
-            norms[at] = rows.norms(updates)
-            total += rows.doubled(coefficients[at], updates)
-        return Summed(norms, rows.like(model, total))
-
-    def norms(self, updates: Matrix) -> FloatArray:
-        """Row by row, in double precision."""
-        return rows.norms(updates)
-
-    def combine(self, coefficients: FloatArray, updates: Matrix) -> Vector:
-        """Added up in double precision."""
-        return rows.like(updates, rows.doubled(coefficients, updates))
-
-    def gram(self, updates: Matrix, others: Matrix | None = None) -> FloatArray:
-        """In double precision."""
-        right = updates if others is None else others
-        return np.asarray(rows.to_numpy(rows.double(updates) @ rows.double(right).T))
-
-
-PRECISIONS = ("float32", "tf32", "bf16")
-
-
-def check_precision(name: str) -> None:
-    """That torch's matrix products have it."""
-    if name not in PRECISIONS:
-        raise ValueError(f"precision {name!r} is not one of {', '.join(PRECISIONS)}")
 
 
 SLOWLY = "clients train slowly"

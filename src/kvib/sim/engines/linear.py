@@ -1,16 +1,18 @@
 """Softmax regression, compiled: all local SGD of a round in one call on all cores."""
 
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.cohort import FloatArray, IntArray
 from kvib.sim.data import Array
-from kvib.sim.engines.engine import Evaluation, Usual
+from kvib.sim.engines.base import BaseEngine
+from kvib.sim.engines.engine import Evaluation
+from kvib.sim.engines.place import Place
 from kvib.sim.local import Batches, LocalSGD, shared_out
 from kvib.sim.task import SoftmaxRegression, Task
+from kvib.types import BoolArray, FloatArray, IntArray
 
 LANES = 16  # rows are padded to a multiple of this many floats, so that loops over them vectorise
 LITTLE = 10**7  # multiplications for which threads are not woken
@@ -19,7 +21,7 @@ _TURN = Lock()  # not every threading layer of numba may be entered twice at onc
 Floats = NDArray[np.float32]
 
 
-class LinearEngine(Usual):
+class LinearEngine(BaseEngine):
     """Softmax regression in float32; clients are shared out over threads, longest first."""
 
     def __init__(self, task: Task, local: LocalSGD, threads: int | None = None) -> None:
@@ -32,13 +34,23 @@ class LinearEngine(Usual):
                 "the linear engine is compiled by numba; install it, or use the torch engine"
             ) from error
         self._kernels = linear_kernels
-        self.task, self.local = task, local
+        super().__init__(task, local)
         self.features, self.classes = task.model.features, task.model.classes
         self.width = -(-(self.features + 1) // LANES) * LANES
         self.threads = threads or linear_kernels.cores()
         self.chunk = 1 << 20
         given = {"train": (task.train.x, task.train.y), "test": task.test}
         self._splits = {n: (self._rows(x), np.asarray(y, np.int64)) for n, (x, y) in given.items()}
+
+    @classmethod
+    def at(cls, task: Task, local: LocalSGD, place: Place) -> Self:
+        """On all threads of this place; it knows no other precision than its own."""
+        if place.precision != "float32":
+            raise ValueError(
+                f"precision {place.precision!r} is of torch, but {task.name} is trained by the "
+                "compiled engine; give a device too, cpu or cuda"
+            )
+        return cls(task, local, place.threads)
 
     def _rows(self, x: Array) -> Floats:
         """Inputs with a 1 for the bias, padded."""
@@ -93,15 +105,26 @@ class LinearEngine(Usual):
         return clients, np.cumsum([0, *map(len, shares)])
 
     def evaluate(self, model: Floats, split: str) -> Evaluation:
-        """An equal part of the data on each thread; losses are added up in one order."""
-        x, y = self._splits[split]
+        """Losses are added up in one order."""
+        losses, right = self._judged(model, *self._splits[split])
+        return Evaluation(float(losses.mean()), float(right.mean()))
+
+    def losses(self, model: Floats, ids: IntArray) -> FloatArray:
+        """From the samples of these clients alone."""
+        train = self.task.train
+        at = train.samples(ids)
+        x, y = self._splits["train"]
+        losses, _ = self._judged(model, x[at], y[at])
+        return train.means(ids, losses)
+
+    def _judged(self, model: Floats, x: Floats, y: IntArray) -> tuple[FloatArray, BoolArray]:
+        """Loss of every sample, and whether its class is right; a part on each thread."""
         gap, mass = np.empty((2, len(x)), np.float32)
         right = np.empty(len(x), np.bool_)
         given = (x, y, self._padded(model), gap, mass, right)
         cuts = _parts(len(x), self.threads)
         self._run(self._kernels.evaluate, self._kernels.evaluate_shares, given, cuts)
-        losses = gap + np.log(mass, dtype=np.float64)
-        return Evaluation(float(losses.mean()), float(right.mean()))
+        return np.asarray(gap + np.log(mass, dtype=np.float64), np.float64), right
 
     def gram(self, updates: Floats, others: Floats | None = None) -> FloatArray:
         """In double precision, every sum in one order: that of a BLAS hangs on its threads."""
@@ -111,14 +134,6 @@ class LinearEngine(Usual):
         cuts = _parts(len(a), self.threads if a.size * len(b) > LITTLE else 1)
         self._run(self._kernels.gram, self._kernels.gram_shares, (a, b, out), cuts)
         return out[: len(updates), : len(updates if others is None else others)]
-
-    def to_numpy(self, vector: Floats) -> Floats:
-        """It is one."""
-        return vector
-
-    def from_numpy(self, array: Floats) -> Floats:
-        """It is one."""
-        return array.astype(np.float32)
 
 
 def _parts(length: int, threads: int) -> IntArray:

@@ -1,63 +1,95 @@
-"""Which engine trains a task in this process."""
+"""Which engine trains a task: the one table of engines, and the one place that chooses."""
 
+import gc
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from kvib.sim.engines.base import BaseEngine
 from kvib.sim.engines.engine import Engine
+from kvib.sim.engines.place import HERE, Place
 from kvib.sim.local import LocalSGD
 from kvib.sim.task import SoftmaxRegression, Task
 
-DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+class Kind(NamedTuple):
+    """An engine that is imported once it is asked for, since some need torch, numba or Ray."""
+
+    module: str
+    name: str
+    """Of a class in it that extends `BaseEngine`."""
+    remote: bool = False
+    """Whether clients train on a cluster, not in this process and on its device."""
+
+    @property
+    def engine(self) -> Any:
+        """The class."""
+        return getattr(import_module(self.module), self.name)
 
 
-def make_engine(
-    task: Task,
-    local: LocalSGD,
-    device: str | None = None,
-    precision: str = "float32",
-    *,
-    threads: int | None = None,
-    memory: float = 16e9,
-) -> Engine:
-    """The compiled engine for softmax regression, torch for everything else.
+ENGINES: dict[str, Kind] = {
+    "linear": Kind("kvib.sim.engines.linear", "LinearEngine"),
+    "torch": Kind("kvib.sim.engines.torch_engine", "TorchEngine"),
+    "ray": Kind("kvib.sim.engines.ray_engine", "RayEngine", remote=True),
+}
+"""The engines by name. A new one is written here and nowhere else."""
+AUTO = "auto"
+"""The compiled engine for softmax regression where no device is given, torch for all else."""
+NAMES = (AUTO, *ENGINES)
+"""What may be asked for."""
+
+
+def check_engine(name: str, place: Place) -> None:
+    """Refuse an engine or a place that is not here, before there is a task to train."""
+    (BaseEngine if name == AUTO else _kind(name).engine).check(place)
+
+
+def is_remote(name: str) -> bool:
+    """Whether clients of this engine train on a cluster."""
+    return name != AUTO and _kind(name).remote
+
+
+def make_engine(name: str, task: Task, local: LocalSGD, place: Place = HERE) -> Engine:
+    """An engine by its name, for a task.
 
     Args:
+        name: one of `NAMES`.
         task: what to train.
         local: how clients train.
-        device: of torch; None for the compiled engine where it can, else for the CPU.
-        precision: of torch.
-        threads: to use; None for all.
-        memory: see `TorchEngine`.
+        place: where, and what the engine may take there.
     """
-    if isinstance(task.model, SoftmaxRegression) and device is None:
-        from kvib.sim.engines.linear import LinearEngine
-
-        if precision != "float32":
-            raise ValueError(
-                f"precision {precision!r} is of torch, but {task.name} is trained by the compiled "
-                "engine; give a device too, cpu or cuda"
-            )
-        return LinearEngine(task, local, threads)
-    import torch
-
-    from kvib.sim.engines.torch_engine import TorchEngine
-
-    check_device(device or "cpu")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return TorchEngine(task, local, device or "cpu", precision, memory=memory)
+    if name == AUTO:
+        compiled = isinstance(task.model, SoftmaxRegression) and place.device is None
+        name = "linear" if compiled else "torch"
+    engine: Engine = _kind(name).engine.at(task, local, place)
+    return engine
 
 
-def check_device(name: str) -> None:
-    """That torch knows it, and that it is here."""
-    if name.partition(":")[0] not in DEVICES:
-        raise ValueError(
-            f"device {name!r} cannot be used here: it is not one of {', '.join(DEVICES)}, nor one "
-            "of several, as cuda:1; leave it out for the CPU"
-        )
-    import torch
+def _kind(name: str) -> Kind:
+    if name not in ENGINES:
+        raise ValueError(f"engine {name!r} is not one of {', '.join(NAMES)}")
+    return ENGINES[name]
 
-    try:
-        torch.empty(0, device=name)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"device {name!r} cannot be used here: {reason}; leave it out for the CPU"
-        ) from error
+
+class EngineShelf:
+    """The last engine, for all runs that can use it.
+
+    Two engines would hold the memory and the workers of two: the last one goes before the next
+    is made.
+    """
+
+    def __init__(self) -> None:
+        self._made_for: tuple[str, Task, LocalSGD, Place] | None = None
+        self._engine: Engine | None = None
+
+    def get(self, name: str, task: Task, local: LocalSGD, place: Place) -> Engine:
+        """The last engine if it was made for the same, else a new one."""
+        wanted = name, task, local, place
+        if self._engine is None or self._made_for != wanted:
+            self.clear()
+            self._engine, self._made_for = make_engine(*wanted), wanted
+        return self._engine
+
+    def clear(self) -> None:
+        """Let the last engine go."""
+        self._engine = self._made_for = None
+        gc.collect()  # recorded steps and their engine hold each other

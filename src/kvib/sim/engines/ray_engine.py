@@ -4,27 +4,27 @@ import math
 import os
 import socket
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from kvib.cohort import BoolArray, FloatArray, IntArray
+from kvib.checks import warn
 from kvib.sim.data import Array
+from kvib.sim.engines.base import BaseEngine
 from kvib.sim.engines.engine import (
     SLOWLY,
     Engine,
     Evaluation,
     NobodyError,
     Summed,
-    Usual,
-    check_precision,
 )
-from kvib.sim.engines.make import make_engine
+from kvib.sim.engines.make import AUTO, make_engine
+from kvib.sim.engines.place import Place, check_precision
 from kvib.sim.local import Batches, LocalSGD, shared_out
 from kvib.sim.task import Task
+from kvib.types import BoolArray, FloatArray, IntArray
 
 Make = Callable[[Task, LocalSGD], Engine]
 """What makes the engine of one worker, on the worker."""
@@ -64,19 +64,27 @@ class Workers:
             raise ValueError(f"patience={self.patience} is not a positive number of seconds")
 
     @classmethod
-    def on(cls, device: str | None, **options: Any) -> "Workers":
+    def at(cls, place: Place) -> "Workers":
         """Each with a GPU where the device is cuda; which one is up to Ray."""
-        if device not in (None, "cpu", "cuda"):
+        if place.device not in (None, "cpu", "cuda"):
             raise ValueError(
-                f"device {device!r}: workers of Ray are on cpu, or on cuda with one GPU each, and "
-                "Ray says which; give one of these"
+                f"device {place.device!r}: workers of Ray are on cpu, or on cuda with one GPU "
+                "each, and Ray says which; give one of these"
             )
-        return cls(gpus=1.0 if device == "cuda" else 0.0, **options)
+        return cls(
+            count=place.workers,
+            cpus=float(place.threads or 1),
+            gpus=1.0 if place.device == "cuda" else 0.0,
+            patience=place.patience,
+            precision=place.precision,
+            memory=place.memory,
+        )
 
     def engine(self, task: Task, local: LocalSGD) -> Engine:
         """Of one worker."""
         device, threads = "cuda" if self.gpus else None, max(1, int(self.cpus))
-        return make_engine(task, local, device, self.precision, threads=threads, memory=self.memory)
+        place = Place(device, self.precision, threads, self.memory)
+        return make_engine(AUTO, task, local, place)
 
 
 STARTING = 60.0
@@ -101,11 +109,10 @@ class _Worker:
 
     def updates(self, model: Array, batches: Batches) -> Array:
         """Of each client, [m, d]; as many train together as the engine has memory for."""
-        engine, m = self.engine, len(batches.steps)
-        here, found = engine.from_numpy(model), np.empty((m, len(model)), np.float32)
-        for low in range(0, m, engine.chunk):
-            at = np.arange(low, min(low + engine.chunk, m))
-            found[at] = engine.to_numpy(engine.updates(here, batches.part(at)))
+        engine, here = self.engine, self.engine.from_numpy(model)
+        found = np.empty((len(batches.steps), len(model)), np.float32)
+        for at, part in engine.chunks(batches):
+            found[at] = engine.to_numpy(engine.updates(here, part))
         return found
 
     def slow(self) -> str:
@@ -128,6 +135,10 @@ class _Worker:
         """How good it is."""
         return self.engine.evaluate(self.engine.from_numpy(model), split)
 
+    def losses(self, model: Array, ids: IntArray) -> FloatArray:
+        """How good it is for each of these clients."""
+        return self.engine.losses(self.engine.from_numpy(model), ids)
+
 
 def _not_silent(norms: FloatArray) -> FloatArray:
     """Of clients that were trained: not a number means that they diverged."""
@@ -145,7 +156,7 @@ class _LostError(Exception):
     """A worker did not answer; says why."""
 
 
-class RayEngine(Usual):
+class RayEngine(BaseEngine):
     """Trains clients on the actors of a Ray cluster.
 
     The model goes to each node once, through the object store; updates are added up on the worker,
@@ -172,7 +183,8 @@ class RayEngine(Usual):
         workers: Workers = Workers(),
         make: Make | None = None,
     ) -> None:
-        self.task, self.local, self.workers = task, local, workers
+        super().__init__(task, local)
+        self.workers = workers
         self._ray = connected(address, workers)
         self.chunk = 1 << 20
         self.lost: list[tuple[int, str]] = []
@@ -184,6 +196,16 @@ class RayEngine(Usual):
         self._given = [self._ray.put(value) for value in (task, local)]
         self._actor = self._ray.remote(_Worker)
         self._actors: list[_Actor] = []
+
+    @classmethod
+    def check(cls, place: Place) -> None:
+        """Whether there can be such workers; the cluster itself is asked by the first run."""
+        Workers.at(place)
+
+    @classmethod
+    def at(cls, task: Task, local: LocalSGD, place: Place) -> Self:
+        """On the cluster at this place's address."""
+        return cls(task, local, place.address, Workers.at(place))
 
     # Workers
 
@@ -214,10 +236,9 @@ class RayEngine(Usual):
             ray.wait([actor.ready for actor in fresh], num_returns=len(fresh), timeout=STARTING)
         ready = self._ready(0.0)
         while not ready:
-            warnings.warn(
+            warn(
                 f"no worker of {workers.cpus:g} CPUs and {workers.gpus:g} GPUs has started in "
-                f"{STARTING:g} seconds: others hold the cluster, or it starts slowly; waiting",
-                stacklevel=2,
+                f"{STARTING:g} seconds: others hold the cluster, or it starts slowly; waiting"
             )
             ready = self._ready(STARTING)
         return ready
@@ -285,7 +306,7 @@ class RayEngine(Usual):
         except _LostError:
             return  # another is asked next time
         if self.slow:
-            warnings.warn(f"{SLOWLY}: {self.slow}", stacklevel=2)
+            warn(f"{SLOWLY}: {self.slow}")
 
     def _lose(self, actor: _Actor, at: IntArray, error: _LostError) -> None:
         self.lost += [(self._calls, str(error))] * len(at)
@@ -411,13 +432,10 @@ class RayEngine(Usual):
         found: Evaluation = self._ask("evaluate", self._ray.put(model), split)
         return found
 
-    def to_numpy(self, vector: Array) -> Array:
-        """It is one."""
-        return vector
-
-    def from_numpy(self, array: Array) -> Array:
-        """It is one."""
-        return array.astype(np.float32)
+    def losses(self, model: Array, ids: IntArray) -> FloatArray:
+        """On one worker."""
+        found: FloatArray = self._ask("losses", self._ray.put(model), ids)
+        return found
 
     def close(self) -> None:
         """End the workers; the cluster stays."""

@@ -2,31 +2,31 @@
 
 import contextlib
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 
-from kvib.cohort import FloatArray
+from kvib.checks import warn
+from kvib.sim.engines.base import BaseEngine
 from kvib.sim.engines.batched import BatchedTrainer
 from kvib.sim.engines.engine import (
     SLOWLY,
     Evaluation,
     MemoryShortError,
     Summed,
-    Usual,
-    check_precision,
     memory_short,
 )
 from kvib.sim.engines.flat import FlatModule, moving, on_device, prepared
+from kvib.sim.engines.place import Place, check_device, check_precision
 from kvib.sim.engines.sequential import Loss, SequentialTrainer
 from kvib.sim.local import Batches, LocalSGD
 from kvib.sim.models import make
 from kvib.sim.task import Task
+from kvib.types import FloatArray, IntArray
 
 LARGE = 30_000_000
 """Parameters from which one client fills a GPU: batching would only take memory."""
@@ -37,7 +37,7 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
-class TorchEngine(Usual):
+class TorchEngine(BaseEngine):
     """Trains clients of any `nn.Module`.
 
     On a CPU clients train one after another, with channels last for images: batching them over
@@ -70,7 +70,8 @@ class TorchEngine(Usual):
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} was asked for, but there is no CUDA here; use cpu")
         check_precision(precision)
-        self.task, self.local, self.precision = task, local, precision
+        super().__init__(task, local)
+        self.precision = precision
         self.device = torch.device(device)
         self.loss: Loss = task.loss or cross_entropy
         with self._memory("model and data", "the number of samples, or the model"):
@@ -100,6 +101,15 @@ class TorchEngine(Usual):
             self._tell(why)
         self._block = max(1, min(2048, int(memory / 4 / outputs)))
 
+    @classmethod
+    def at(cls, task: Task, local: LocalSGD, place: Place) -> Self:
+        """On the device of this place, in the room that the last engine has left."""
+        check_device(place.device or "cpu")
+        if place.threads is not None:
+            torch.set_num_threads(place.threads)
+        torch.cuda.empty_cache()  # other processes may need it
+        return cls(task, local, place.device or "cpu", place.precision, memory=place.memory)
+
     @property
     def graphs(self) -> bool:
         """Whether the steps of clients that train one after another are recorded."""
@@ -109,7 +119,7 @@ class TorchEngine(Usual):
         """Nobody finds out from the results that they took ten times longer than they had to."""
         if why and not self.slow:
             self.slow = why
-            warnings.warn(f"{SLOWLY}: {why}", stacklevel=3)
+            warn(f"{SLOWLY}: {why}")
 
     @torch.no_grad()
     def _outputs(self) -> int:
@@ -203,24 +213,41 @@ class TorchEngine(Usual):
         right = updates if others is None else others
         return np.asarray((updates @ right.T).double().cpu().numpy())
 
-    @torch.no_grad()
     def evaluate(self, model: torch.Tensor, split: str) -> Evaluation:
         """In batches that fit everywhere."""
         x, y = self.test if split == "test" else (self.x, self.y)
+        loss, right = 0.0, 0.0
+        for losses, hits in self._judged(model, x, y):
+            loss += float(losses.sum())
+            right += hits
+        accuracy = right / len(x) if self.task.classes is not None else math.nan
+        return Evaluation(loss / len(x), accuracy)
+
+    def losses(self, model: torch.Tensor, ids: IntArray) -> FloatArray:
+        """From the samples of these clients alone."""
+        train = self.task.train
+        at = torch.from_numpy(train.samples(ids)).to(self.device)
+        judged = self._judged(model, self.x[at], self.y[at])
+        parts = [losses.cpu().numpy() for losses, _ in judged]
+        return train.means(ids, np.concatenate([np.empty(0), *parts]))
+
+    @torch.no_grad()
+    def _judged(
+        self, model: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, float]]:
+        """Losses of samples, and how many of their classes are right, block by block."""
         self.flat.restore(model)
         self.flat.module.eval()
-        loss, right = 0.0, 0.0
         fewer = f"memory (now {self.memory:g} bytes, {self._block} samples together)"
         with self._memory("the evaluation", fewer):
             for low in range(0, len(x), self._block):
                 targets = y[low : low + self._block]
                 with self._precision():
                     outputs = self.flat.module(prepared(x[low : low + self._block]))
-                loss += float(self.loss(outputs.float(), targets).double().sum())
+                losses, right = self.loss(outputs.float(), targets).double(), 0.0
                 if self.task.classes is not None:
-                    right += float((outputs.argmax(-1) == targets).double().sum())
-        accuracy = right / len(x) if self.task.classes is not None else math.nan
-        return Evaluation(loss / len(x), accuracy)
+                    right = float((outputs.argmax(-1) == targets).double().sum())
+                yield losses, right
 
     def to_numpy(self, vector: torch.Tensor) -> Any:
         """To the host, in torch's own order, so that a run can move between devices."""

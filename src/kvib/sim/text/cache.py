@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from kvib.cohort import Arrays
+from kvib.types import Arrays
 
 VERSION = 2
 """Of what is kept; a younger kvib makes it again."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvib.cohort import Arrays
 from kvib.sim.data import Array
 from kvib.sim.text import cache, tokens
+from kvib.types import Arrays
 
 Config = Mapping[str, Any]
 """What `transformers` calls a configuration."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvib.cohort import FloatArray, IntArray
 from kvib.sim.data import Array
 from kvib.sim.text.tokens import Tokens
+from kvib.types import FloatArray, IntArray
 
 
 def tail_sizes(samples: int, clients: int, sigma: float, seed: int = 0) -> IntArray:

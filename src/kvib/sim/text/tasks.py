@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvib.cohort import Arrays, IntArray
 from kvib.sim.data import Array, ClientData
 from kvib.sim.task import Task
 from kvib.sim.text import cache, corpora
@@ -19,6 +18,7 @@ from kvib.sim.text.models import (
 )
 from kvib.sim.text.partition import blocks, blocks_by_client, deal, tail_sizes
 from kvib.sim.text.tokens import LOCAL, encode, end_of_text, padded, tokenizer
+from kvib.types import Arrays, IntArray
 
 CLASSES = 4
 TAIL_SEED = 2024

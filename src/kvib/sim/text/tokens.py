@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from kvib.cohort import IntArray
 from kvib.sim.data import Array
+from kvib.types import IntArray
 
 PAD = 0
 """Of BERT; blocks of next-token tasks are always full."""

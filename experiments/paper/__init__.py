@@ -1,0 +1,11 @@
+"""The paper, judged: its claims, our goals beside them, their verdicts, pages and figures."""
+
+from kvib.cli import one_line
+
+
+def main() -> None:
+    """Run the command `python experiments/paper`."""
+    with one_line("paper"):
+        from paper.commands import app
+
+        app()

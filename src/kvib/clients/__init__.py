@@ -1,0 +1,1 @@
+"""The clients: who there is, who can be reached, what drawing one costs."""

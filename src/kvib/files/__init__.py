@@ -1,0 +1,1 @@
+"""Arrays in files: written as a whole, sealed, and checked when they are read."""

@@ -1,0 +1,59 @@
+"""What adapters to frameworks are made of. It imports no framework; see docs/kit.md.
+
+`Fleet` is for clients that come and go, `KnownClients` for those that are known beforehand. Both
+draw a `Round`, whose answers `Visible().begin(round, model)` makes into a step.
+"""
+
+from kvib.integrations.kit.arrays import BadReplyError, Model, checked_length, running_statistics
+from kvib.integrations.kit.budgets import Budgets, budget_of
+from kvib.integrations.kit.combining import (
+    Answer,
+    Combination,
+    Hidden,
+    Outcome,
+    Visible,
+)
+from kvib.integrations.kit.fleet import Fleet
+from kvib.integrations.kit.known import KnownClients
+from kvib.integrations.kit.means import alike, averaged
+from kvib.integrations.kit.offline import EstimateAvailability, Offline, Renormalise
+from kvib.integrations.kit.options import FleetOptions, Guards, usual_guard
+from kvib.integrations.kit.roster import Introduction
+from kvib.integrations.kit.round import Refusal, Round, Silence
+from kvib.integrations.kit.standing import News, Standing
+from kvib.integrations.kit.subsets import agreed, must_agree
+from kvib.integrations.kit.watch import NothingUsableError, Watch
+
+__all__ = [
+    "Answer",
+    "BadReplyError",
+    "Budgets",
+    "Combination",
+    "EstimateAvailability",
+    "Fleet",
+    "FleetOptions",
+    "Guards",
+    "Hidden",
+    "Introduction",
+    "KnownClients",
+    "Model",
+    "News",
+    "NothingUsableError",
+    "Offline",
+    "Outcome",
+    "Refusal",
+    "Renormalise",
+    "Round",
+    "Silence",
+    "Standing",
+    "Visible",
+    "Watch",
+    "agreed",
+    "alike",
+    "averaged",
+    "budget_of",
+    "checked_length",
+    "must_agree",
+    "running_statistics",
+    "usual_guard",
+]

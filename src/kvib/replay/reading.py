@@ -1,0 +1,90 @@
+"""One pass over a log, under its terms."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+
+from kvib.checks import normalise, short
+from kvib.replay.logged import Logged
+from kvib.replay.members import Members
+from kvib.replay.rivals import Rival
+from kvib.replay.tally import Tally
+from kvib.replay.terms import Log, Terms
+
+
+class Reading:
+    """A log that is read once, from its first round to its last.
+
+    Args:
+        log: rounds in the order of their draws, or a log that knows its terms.
+        terms: under which they were drawn; None asks the log.
+    """
+
+    def __init__(self, log: Log | Iterable[Logged], terms: Terms | None) -> None:
+        self.terms = _terms(log, terms)
+        first, self._rounds = _opened(log.rounds() if isinstance(log, Log) else log)
+        self.budget = _design_budget(self.terms, first)
+        """Budget that the sampler was made for, in units of the prices."""
+        self.members = _members(self.terms, self.budget)
+        """The clients, as of the first round."""
+
+    def tally(
+        self,
+        rivals: Sequence[tuple[Rival, Sequence[float | None]]],
+        since: int,
+        progress: Callable[[int], None] | None,
+    ) -> Tally:
+        """The variances of all rivals, after the last round."""
+        tally = Tally(rivals, self.members, since)
+        for k, logged in enumerate(self._rounds):
+            tally.add(logged)
+            if progress is not None:
+                progress(k + 1)
+        return tally
+
+
+def _terms(log: Log | Iterable[Logged], terms: Terms | None) -> Terms:
+    if isinstance(terms, Terms):
+        return terms
+    if terms is not None:
+        raise ValueError(
+            f"terms {short(terms)} are not terms; write kvib.replay.Terms(weights, procedure=…)"
+        )
+    if isinstance(log, Log):
+        return log.terms()
+    raise ValueError(
+        "rounds alone do not say under which terms they were drawn; give the journal itself, "
+        "kvib.journal.read(path), or terms=kvib.replay.Terms(weights, procedure=…)"
+    )
+
+
+def _opened(rounds: Iterable[Logged]) -> tuple[Logged, Iterator[Logged]]:
+    """The first round, and all of them."""
+    rest = iter(rounds)
+    first = next(rest, None)
+    if first is None:
+        raise ValueError("no rounds to replay; log some first")
+    if not isinstance(first, Logged):
+        raise ValueError(
+            f"{short(first)} is not a round of a log; give kvib.journal.read(path), or "
+            "kvib.replay.Logged(cohort, norms) for every round"
+        )
+    return first, chain([first], rest)
+
+
+def _design_budget(terms: Terms, first: Logged) -> float:
+    """The budget of the terms, else of the first round."""
+    for budget in (terms.budget, first.cohort.requested):
+        if not math.isnan(budget):
+            return budget
+    return first.cohort.budget
+
+
+def _members(terms: Terms, budget: float) -> Members:
+    weights, known = terms.weights.copy(), terms.variables
+    normalise(weights)
+    clients = budget if terms.prices is None else budget / float(terms.prices.mean())
+    variables = np.empty((len(weights), 0)) if known is None else known
+    return Members(weights, terms.prices, clients, terms.procedure.cap, variables)

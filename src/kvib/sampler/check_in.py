@@ -1,0 +1,110 @@
+"""A round in which clients ask one by one whether they take part."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvib.clients.check_in import Admission, coin
+from kvib.files import intact
+from kvib.files.part import Part, Saved
+from kvib.procedures import independent
+from kvib.sampler.drawing import Draw, Drawing
+from kvib.sampler.eligible import Chances
+from kvib.sampler.parts import Parts
+from kvib.types import FloatArray, IntArray, Key
+
+
+class CheckIn(Part):
+    """Every client tosses its own coin, made of (seed, round, key), against its probability.
+
+    Args:
+        parts: what the sampler knows.
+        drawing: gives the probabilities, and opens the round in the end.
+    """
+
+    HEADER = ("check-in",)
+
+    def __init__(self, parts: Parts, drawing: Drawing) -> None:
+        self._parts = parts
+        self._drawing = drawing
+        self._chances: Chances | None = None
+        self.is_open = False
+        """Whether clients are checking in for the coming round."""
+
+    def open(self) -> None:
+        """Fix the probabilities of the coming round, until `close`."""
+        self._chances, self.is_open = self._fixed(), True
+
+    def close(self) -> None:
+        """End the check-in; the next round is another one."""
+        self._chances, self.is_open = None, False
+
+    def refuse(self, what: str) -> None:
+        """Refuse what would change the probabilities of an open check-in."""
+        if self.is_open:
+            round = self._parts.rounds.round
+            raise ValueError(
+                f"round {round} is open for check-in, and its probabilities must not change; "
+                f"gather(keys) ends it, then {what}"
+            )
+
+    def admit(self, key: Key) -> Admission:
+        """Whether the client that asks takes part; the check-in is open."""
+        assert self._chances is not None
+        ids = self._parts.population.ids([key])
+        p = self._chances.of(ids)
+        if self._coins(ids)[0] >= p[0]:
+            return Admission(False, 0.0)
+        reached = self._parts.reach.at(ids) * p
+        return Admission(True, float((self._parts.population.share(ids) / reached)[0]))
+
+    def gathered(self, keys: Sequence[Key]) -> Draw:
+        """The cohort of those who asked and were admitted."""
+        parts = self._parts
+        ids = np.unique(parts.population.ids(keys))
+        chances = self._fixed() if self._chances is None else self._chances
+        p = chances.of(ids)
+        refused = ids[self._coins(ids) >= p]
+        if len(refused):
+            [name] = parts.population.keys(refused[:1])
+            raise ValueError(
+                f"client {name!r} was not admitted to round {parts.rounds.round}; gather only "
+                "those that admit(key) admits"
+            )
+        cohort = parts.eligible.cohort(ids, p)
+        return self._drawing.drawn(cohort, chances.budget, chances.requested)
+
+    def _fixed(self) -> Chances:
+        """Probabilities of the coming round, for clients one by one."""
+        reach, procedure = self._parts.reach, self._parts.eligible.procedure
+        if procedure is not independent:
+            raise ValueError(
+                f"only independent coins can be tossed one by one, not {procedure!r}; make "
+                "the sampler with procedure=kvib.independent"
+            )
+        if not reach.availability_known:
+            raise ValueError(
+                "who does not ask is not known, so availability cannot be learned from check-ins; "
+                "give Sampler(availability=…) the probability, or leave it out"
+            )
+        if self._parts.memory is not None and reach.always:
+            raise ValueError(
+                "who does not ask is not known, so an estimator that remembers cannot leave them "
+                "out; give Sampler(availability=…) the probability that a client asks"
+            )
+        return self._drawing.unlisted()
+
+    def _coins(self, ids: IntArray) -> FloatArray:
+        """The numbers in [0, 1) that these clients toss in the coming round."""
+        seed, round = self._drawing.seed, self._parts.rounds.round
+        return np.array([coin(seed, round, key) for key in self._parts.population.keys(ids)])
+
+    def about(self) -> dict[str, Any]:
+        """Whether it is open, for the header of a file."""
+        return {"check-in": self.is_open}
+
+    def restore(self, saved: Saved) -> None:
+        """Open again what was open, once everything else is restored."""
+        if intact.flag(saved.about, "check-in"):
+            self.open()

@@ -1,0 +1,275 @@
+"""Who can be drawn now, and how often on average."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from kvib import growing
+from kvib.clients.cool_down import CoolDown
+from kvib.clients.population import Population
+from kvib.clients.prices import Prices
+from kvib.cohort import Cohort, Pairs
+from kvib.estimators.sketches import Sketches
+from kvib.files import intact
+from kvib.files.part import Part, Saved
+from kvib.index.index import Index, IndexedDraw
+from kvib.procedures import Procedure
+from kvib.sampler.learner import Learner
+from kvib.types import Arrays, FloatArray, IntArray
+
+_NONE = np.empty(0, np.int64)
+
+
+def _nothing() -> Pairs:
+    """Second moments of a draw among no clients."""
+    return Pairs(1.0, np.empty(0))
+
+
+class Chances(NamedTuple):
+    """Of the clients in the coming round."""
+
+    of: Callable[[IntArray], FloatArray]
+    """E[count] of these clients, [m]; 0 for those who cannot be drawn."""
+    draw: Callable[[np.random.Generator], Cohort]
+    budget: float
+    """Σ E[count]: what was requested, or less where few can be drawn."""
+    requested: float
+    """In clients, or in costs or answers where the budget is in those."""
+
+
+class Eligible(Part):
+    """The clients that can be drawn: those who are here, do not wait and are not absent.
+
+    Where policy and procedure allow it they are kept in an index, and a draw costs no more than
+    that of the drawn; else every draw looks at all of them.
+
+    Args:
+        population: who there is.
+        cool_down: who waits.
+        prices: what drawing a client takes from the budget.
+        learner: whom to prefer.
+        procedure: how to draw.
+        variables: what is known of every client, [N, d], for procedures that balance on it.
+        sketches: sketches of last updates, for the same.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        cool_down: CoolDown,
+        prices: Prices,
+        learner: Learner,
+        procedure: Procedure,
+        variables: FloatArray,
+        sketches: Sketches,
+    ) -> None:
+        self._population = population
+        self._cool_down = cool_down
+        self._prices = prices
+        self._learner = learner
+        self._sketches = sketches
+        self._variables = variables
+        self._absent = _NONE
+        self.index: Index | None = None
+        """Scores of those who can be drawn; None where every draw looks at all clients."""
+        self.draw_by(procedure)
+
+    def draw_by(self, procedure: Procedure) -> None:
+        """Draw by this procedure, and by the learner's policy of now."""
+        index = None
+        if self._learner.policy.lasting and procedure.by_index is not None:
+            index = self._new_index()
+            index.build(self._population.here())  # or an error, and all is as before
+        self.procedure, self.index = procedure, index
+        self.remove(self._cool_down.ids)
+
+    @property
+    def variables(self) -> FloatArray:
+        """What is known of every client, [N, d]."""
+        return self._variables[: self._population.count]
+
+    ARRAYS = ("variables", "index")
+
+    def packed(self, clients: int) -> Arrays:
+        """The variables, and the index where there is one."""
+        index = {} if self.index is None else self.index.packed()
+        named = {f"index.{name}": array for name, array in index.items()}
+        return {"variables": self.variables, **named}
+
+    def restore(self, saved: Saved) -> None:
+        """What its index packed, once all that it depends on is restored."""
+        arrays = saved.part("index")
+        if self.index is None:
+            intact.names("index", arrays, ())
+        else:
+            gone = np.fromiter(self._population.gone, np.int64)
+            self.index.restore(arrays, np.union1d(gone, self._cool_down.ids))
+
+    def chances(self, round: int, requested: float) -> Chances:
+        """Expected counts of all clients that can be drawn."""
+        if self.index is None or len(self.index) == 0:
+            return self.among(self.eligible(np.arange(self._population.count)), round, requested)
+        return self._by_index(self.index, round, requested)
+
+    def among(
+        self, ids: IntArray, round: int, requested: float, learner: Learner | None = None
+    ) -> Chances:
+        """Of these clients, who can be drawn.
+
+        Args:
+            ids: ascending.
+            round: the coming one.
+            requested: the budget.
+            learner: another than the usual one.
+        """
+        weights = self._population.share(ids)
+        prices = self._prices.of(ids) if self._prices.differ else None
+        K = min(requested, len(ids) if prices is None else float(prices.sum()))
+        expected, size = np.empty(0), 0.0
+        if len(ids):
+            learner = self._learner if learner is None else learner
+            expected = learner.expected(ids, round, K, weights, prices)
+            size = float(expected.sum())
+            if math.isclose(size, K, rel_tol=1e-9):  # but for rounding
+                size = K
+
+        def of(some: IntArray) -> FloatArray:
+            everybody = np.zeros(self._population.count)
+            everybody[ids] = expected
+            return everybody[some]
+
+        def draw(rng: np.random.Generator) -> Cohort:
+            if len(ids) == 0:
+                return replace(self.cohort(ids, expected), pairs=_nothing)
+            return self.procedure(
+                expected, rng, weights=weights, ids=ids, variables=self.balanced_on(ids)
+            )
+
+        return Chances(of, draw, size, requested)
+
+    def _by_index(self, index: Index, round: int, requested: float) -> Chances:
+        """The same law at the cost of the drawn."""
+        spent = min(requested, index.price)
+        policy, state = self._learner.policy, self._learner.state
+        mixture = index.mixture(spent, policy.exploration(state, round).mix, self.procedure.cap)
+
+        def of(ids: IntArray) -> FloatArray:
+            return np.where(index.main.place[ids] >= 0, index.expected(mixture, ids), 0.0)
+
+        def draw(rng: np.random.Generator) -> Cohort:
+            assert self.procedure.by_index is not None
+            ids = self.procedure.by_index(IndexedDraw(index, mixture), rng)
+            return self.cohort(ids, index.expected(mixture, ids))
+
+        size = index.size(mixture) if self._prices.differ else spent
+        return Chances(of, draw, size, requested)
+
+    def balanced_on(self, ids: IntArray) -> FloatArray | None:
+        """What a balancing procedure shall keep the totals of, [m, d]: λ, λ·variables, λ·sketches.
+
+        Clients that were never seen stand for the mean of those that were.
+        """
+        if not self.procedure.uses_variables:
+            return None
+        weights = self._population.shares()
+        weight = weights[ids, None]
+        sketches = self._sketches.filled(ids, weights)
+        return np.concatenate([weight, weight * self._variables[ids], weight * sketches], axis=1)
+
+    def cohort(self, ids: IntArray, expected: FloatArray) -> Cohort:
+        """Clients that were drawn once."""
+        pairs = self.procedure.pairs
+        return Cohort(
+            ids=ids,
+            count=np.ones(len(ids), np.int64),
+            expected=expected,
+            weight=self._population.share(ids),
+            pairs=None if pairs is None else partial(pairs, expected, np.arange(len(ids))),
+        )
+
+    def eligible(self, ids: IntArray) -> IntArray:
+        """Those of them who can be drawn, ascending."""
+        gone = np.fromiter(self._population.gone, np.int64)
+        waiting = self._cool_down.ids if self._cool_down.rounds else _NONE
+        out = np.concatenate([gone, waiting, self._absent])
+        return np.setdiff1d(ids, out) if len(out) else ids
+
+    @contextmanager
+    def without(self, absent: IntArray) -> Iterator[None]:
+        """For one draw these clients cannot be drawn."""
+        out = self._inside(absent)
+        self._absent = absent
+        self._take_out(out)
+        try:
+            yield
+        finally:
+            self._absent = _NONE
+            self._put_in(out)
+
+    @contextmanager
+    def changing(self, ids: IntArray) -> Iterator[None]:
+        """What is learned meanwhile changes the scores of these clients, or of all."""
+        index = self.index
+        if index is None:
+            yield
+            return
+        old, epoch = index.scores(ids), self._epoch()
+        yield
+        if self._epoch() == epoch:
+            index.change(ids, old)
+        else:
+            index.rescore(self.eligible(np.arange(self._population.count)))
+
+    @contextmanager
+    def reweighing(self, ids: IntArray) -> Iterator[None]:
+        """The weights of these clients change meanwhile."""
+        inside = self._inside(ids)
+        self._take_out(inside)
+        try:
+            yield
+        finally:  # no client is lost where a policy refuses
+            self._put_in(inside)
+
+    def remove(self, ids: IntArray) -> None:
+        """They cannot be drawn from now on."""
+        self._take_out(self._inside(ids))
+
+    def insert(self, ids: IntArray) -> None:
+        """They can be drawn again, or now; unless they left or rest."""
+        here = ids[self._population.is_here(ids)]
+        self._put_in(here[~self._cool_down.has(here)])
+
+    def widen(self, entries: int) -> None:
+        """Room for more clients."""
+        self._variables = growing.widened(self._variables, entries, axis=0)
+        if self.index is not None:
+            self.index.widen(entries)
+
+    def _epoch(self) -> int:
+        """A number that changes when all scores have."""
+        return self._learner.policy.epoch(self._learner.state)
+
+    def _inside(self, ids: IntArray) -> IntArray:
+        return ids[:0] if self.index is None else ids[self.index.main.place[ids] >= 0]
+
+    def _take_out(self, ids: IntArray) -> None:
+        if self.index is not None:
+            self.index.remove(ids)
+
+    def _put_in(self, ids: IntArray) -> None:
+        if self.index is not None:
+            self.index.insert(ids)
+
+    def _new_index(self) -> Index:
+        """An empty index."""
+        policy, state, population = self._learner.policy, self._learner.state, self._population
+        weights = None
+        if policy.exploration(state, 0).by_weight:
+            weights = self._prices.preferring(lambda ids: population.raw[ids])  # no cycle by self
+        scores = self._prices.preferring(self._learner.scores)
+        return Index(len(self._population.raw), scores, self._prices.of, weights)

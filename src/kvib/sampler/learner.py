@@ -1,0 +1,138 @@
+"""A policy at work."""
+
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+
+from kvib import growing
+from kvib.checks import SMALLEST_FEEDBACK
+from kvib.cohort import Cohort
+from kvib.files import storage
+from kvib.files.intact import demand
+from kvib.files.part import Part, Saved
+from kvib.policies import Forecasts, Policy, Setting
+from kvib.types import Arrays, FloatArray, IntArray
+
+
+class Learner(Part):
+    """A policy and what it has learned; weights are in units that do not move with their total.
+
+    Args:
+        policy: whom to prefer.
+        setting: what it may know before the first round.
+    """
+
+    def __init__(self, policy: Policy[Any], setting: Setting) -> None:
+        self.policy, self.cap = policy, setting.cap
+        self.state = policy.start(setting)
+        if not hasattr(self.state, "_fields"):
+            raise ValueError(
+                f"{type(policy).__name__}.start returned {self.state!r}; return a NamedTuple of "
+                "arrays and numbers, which fits into a state file"
+            )
+
+    def scores(self, ids: IntArray) -> FloatArray:
+        """How much each of these clients matters, [m]; positive, as `Policy.lasting` demands."""
+        scores = self.policy.checked_scores(self.state, ids)
+        if len(ids) and scores.min() == 0:
+            raise ValueError(
+                f"{type(self.policy).__name__} gives client {ids[scores.argmin()]} the score 0; a "
+                "policy with `lasting` scores must give every client a positive one, or set "
+                "lasting = False"
+            )
+        return scores
+
+    def expected(
+        self,
+        ids: IntArray,
+        round: int,
+        budget: float,
+        weights: FloatArray,
+        cost: FloatArray | None = None,
+    ) -> FloatArray:
+        """Expected counts for a draw among these clients, [m]; see `Policy.expected`."""
+        return self.policy.expected(
+            self.state, ids, round, budget, self.cap, weights=weights, cost=cost
+        )
+
+    def learn(self, answers: Cohort, pi: FloatArray) -> None:
+        """From λ‖g‖ of those of a cohort who answered."""
+        feedback = _feedback(pi, answers.response, answers.availability)
+        self.state = self.policy.learned(self.state, answers, feedback)
+
+    def take_over(self, other: "Learner") -> None:
+        """Become another policy, with what that one has learned."""
+        self.policy, self.cap, self.state = other.policy, other.cap, other.state
+
+    def informed(self, pi: FloatArray, reach: FloatArray, availability: FloatArray) -> Self:
+        """The same for one draw, told λ‖g‖ of all clients."""
+        other = copy(self)
+        other.state = self.policy.inform(self.state, _feedback(pi, reach, availability))
+        return other
+
+    def forecast(
+        self, round: int, level: float, reach: FloatArray, availability: FloatArray
+    ) -> Forecasts:
+        """‖g‖ of every client in the coming round; learned was ‖g‖/√(q·a)."""
+        told = self.policy.forecast(self.state, round, level)
+        back = np.sqrt(reach * availability)
+        return Forecasts(*(back * part[: len(back)] for part in told))
+
+    def takes_changes(self) -> None:
+        """Refuse newcomers and new weights where the policy does, before anything changes."""
+        nobody, nothing = np.empty(0, np.int64), np.empty(0)
+        self.enter(nobody, nothing)
+        self.reweigh(nobody, nothing, nothing)
+
+    def enter(self, ids: IntArray, weights: FloatArray) -> None:
+        """Newcomers."""
+        self.state = self.policy.enter(self.state, ids, weights)
+
+    def reweigh(self, ids: IntArray, weights: FloatArray, ratio: FloatArray) -> None:
+        """New weights, and new / old."""
+        self.state = self.policy.reweigh(self.state, ids, weights, ratio)
+
+    def resized(self, clients: int, budget: float) -> None:
+        """Take in how many clients are here, and the budget for them."""
+        self.state = self.policy.resized(self.state, clients, budget)
+
+    def widen(self, entries: int) -> None:
+        """Room for more clients."""
+        arrays = {name: getattr(self.state, name) for name in self.policy.per_client}
+        wider = {name: growing.widened(array, entries) for name, array in arrays.items()}
+        self.state = self.state._replace(**wider)
+
+    ARRAYS = ("state",)
+
+    def packed(self, clients: int) -> Arrays:
+        """As arrays."""
+        fields = {
+            name: value[..., :clients] if name in self.policy.per_client else value
+            for name, value in self.state._asdict().items()
+        }
+        return storage.pack("state", type(self.state)(**fields))
+
+    def restore(self, saved: Saved) -> None:
+        """What was saved."""
+        fields, there, clients = type(self.state)._fields, saved.part("state"), saved.clients
+        if set(there) != set(fields):
+            raise storage.OtherFileError(
+                f"the file has state fields {sorted(there)}, {type(self.policy).__name__} needs "
+                f"{sorted(fields)}; load it with the policy that was saved"
+            )
+        self.state = storage.unpack("state", self.state, saved.arrays, clients)
+        for name in self.policy.per_client:
+            each = getattr(self.state, name)
+            demand(each.shape[-1] == clients, f"state.{name} is of shape {each.shape}")
+        self.policy.check(self.state, clients, saved.round)
+
+
+def _feedback(pi: FloatArray, reach: FloatArray, availability: FloatArray) -> FloatArray:
+    """What policies shall learn, so that they minimise the variance that silence adds to.
+
+    Silence after the draw leaves Σπ²/(r·p) to be minimised, as if the feedback were π/√r. Of those
+    available with probability a the estimate takes π/a. With q = a·r: a·√r = √(a·q).
+    """
+    feedback = pi / np.sqrt(reach * availability)
+    return np.where(feedback < SMALLEST_FEEDBACK, 0.0, feedback)

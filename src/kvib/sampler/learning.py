@@ -1,0 +1,168 @@
+"""What the answers of a round give: the estimated step, and what they teach."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kvib.checks import warn
+from kvib.cohort import Cohort, Guarantee, checked_cohort
+from kvib.estimators import tensors
+from kvib.estimators.estimate import unbiased
+from kvib.estimators.guard import Guard
+from kvib.estimators.streaming import (
+    Coefficients,
+    Context,
+    Ended,
+    Estimation,
+    answers,
+    as_rows,
+)
+from kvib.estimators.variance import Spread
+from kvib.sampler.parts import Parts
+from kvib.types import BoolArray, FloatArray
+
+End = Callable[[Ended], Guarantee]
+"""Learns from a round whose updates have all come, and says what its estimate is."""
+
+
+class Learning:
+    """Makes the step of a round from its updates, and lets every part learn that can.
+
+    Args:
+        parts: what the sampler knows.
+        guard: bounds what one client can do.
+    """
+
+    def __init__(self, parts: Parts, guard: Guard | None) -> None:
+        self._parts = parts
+        self._silence_said = False
+        self.guard = guard
+        self.cut = 0.0
+        """What the guard cut off in the last round."""
+        self.guarantee: Guarantee = parts.reach.guarantee
+        """The guarantee of the last round's estimate, now that it is known who answered."""
+
+    def step(
+        self,
+        cohort: Cohort,
+        updates: Any,
+        coefficients: Coefficients,
+        like: Any,
+        end: End,
+        *,
+        spread: bool = False,
+    ) -> Any:
+        """The estimated step from updates that come together; see `Sampler.step`."""
+        answered, given = answers(checked_cohort(cohort), updates)
+        if answered.any():
+            flat, shape = as_rows(given)
+        estimation = self.begin(cohort, coefficients, end, heard=answered, spread=spread)
+        if not answered.any():
+            d = estimation.finish()  # what is remembered
+            return d if like is None else tensors.formed(like, d)
+        estimation.borrow(answered, flat)
+        return estimation.finish().reshape(shape)
+
+    def begin(
+        self,
+        cohort: Cohort,
+        coefficients: Coefficients,
+        end: End,
+        *,
+        heard: BoolArray | None = None,
+        spread: bool = False,
+    ) -> Estimation:
+        """An estimation that takes updates part by part.
+
+        Args:
+            cohort: as drawn.
+            coefficients: `unbiased` or `self_normalised`.
+            end: called when all updates have come.
+            heard: who answers, where it is known before.
+            spread: whether to estimate the variance on the way.
+        """
+        parts = self._parts
+        if parts.memory is not None and coefficients is not unbiased:
+            raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
+        context = Context(
+            guard=self.guard,
+            usual_step=parts.step_length.value,
+            memory=parts.memory,
+            sketch=parts.sketches.size,
+            names=parts.population.keys,
+            silence=self.warn_of_silence,
+            end=end,
+        )
+        with parts.lock:  # the end of other rounds changes what is remembered
+            parts.rounds.check(checked_cohort(cohort))
+            watching = Spread(cohort) if spread else None
+            estimation = Estimation(context, cohort, coefficients, heard, watching)
+        if coefficients is not unbiased:
+            estimation.guarantee = "biased"
+        return estimation
+
+    def learn(self, cohort: Cohort, norms: FloatArray) -> None:
+        """Take in the norms of a cohort, NaN where a client did not answer; the round is over."""
+        parts, answered = self._parts, ~np.isnan(norms)
+        if answered.any():
+            heard = cohort.take(answered)
+            with parts.eligible.changing(heard.ids):
+                parts.learner.learn(heard, parts.population.raw[heard.ids] * norms[answered])
+        self.guarantee = "biased" if parts.reach.lost(cohort, answered) else cohort.guarantee
+        parts.reach.heard(cohort.ids, answered)
+        parts.rounds.close(cohort)
+
+    def finish(self, ended: Ended) -> None:
+        """Take in a round whose updates were seen: norms, sketches, what a memory shall keep."""
+        cohort, norms = ended.cohort, ended.norms
+        self._parts.rounds.check(cohort)
+        self.learn(cohort, norms)
+        answered = ~np.isnan(norms)
+        self._parts.sketches.keep(cohort.take(answered), ended.sketches[answered])
+        if self.guard is not None:
+            self._parts.step_length.learn(ended.usual)
+        if self._parts.memory is not None:
+            for part, updates in ended.kept:
+                self._parts.memory.keep(part, updates)
+            self._parts.memory.end_round()
+
+    def judge(self, ended: Ended) -> Guarantee:
+        """Say what came of a round that `finish` took in."""
+        self.cut = ended.cut
+        if ended.biased:
+            self.guarantee = "biased"
+        return self.guarantee
+
+    def warn(self, cohort: Cohort, norms: FloatArray) -> None:
+        """Warn of what norms alone cannot do, and of silence."""
+        answered = ~np.isnan(norms)
+        if answered.any():
+            self._warn_of_norms_only()
+        self.warn_of_silence(cohort, answered)
+
+    def _warn_of_norms_only(self) -> None:
+        """Name what was asked for and cannot work without the updates themselves."""
+        idle = {
+            "guard": self.guard is not None,
+            "sketch": self._parts.sketches.size > 0,
+            "estimator": self._parts.memory is not None,
+        }
+        if any(idle.values()):
+            names = " and ".join(name for name, there in idle.items() if there)
+            warn(
+                f"{names} of this sampler see nothing in update(norms); call step(cohort, updates) "
+                "instead of estimate and update, or make the sampler without"
+            )
+
+    def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
+        """Warn once where a client is silent that always answers."""
+        silent = self._parts.reach.lost(cohort, answered)
+        if silent and not self._silence_said:
+            warn(
+                f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
+                "their response probability is 1: the estimate is too small on average; give "
+                "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it. "
+                "This is said once; sampler.guarantee says it of every round"
+            )
+            self._silence_said = True

@@ -1,0 +1,111 @@
+"""What all clients would send: full participation, for exact metrics and for oracles."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from kvib.estimators.difference import Remembered
+from kvib.sim.engines.engine import NobodyError, Vector
+from kvib.sim.stragglers import Stakes
+from kvib.sim.training import Training
+from kvib.types import FloatArray
+
+TRIES = 5
+"""How often clients are trained again that must be heard and were lost."""
+
+
+class FullRound(NamedTuple):
+    """What all clients would send in a round."""
+
+    norms: FloatArray
+    """‖g‖ of all clients; with a memory ‖g − βh‖, since only that is sampled."""
+    total: float
+    """‖Σ taken·λg‖² of those who can be drawn: what is estimated of them, given who is there."""
+    bias: float
+    """‖E[d] − D‖."""
+    gram: FloatArray | None
+    """Inner products of all λg, if asked for."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is a full step: one explosion, drawn or not, and there is none."""
+        return bool(np.isfinite(self.norms).all())
+
+
+def full_round(
+    training: Training,
+    model: Vector,
+    t: int,
+    weights: FloatArray,
+    stakes: Stakes,
+    memory: Remembered | None = None,
+    with_gram: bool = False,
+) -> FullRound:
+    """All clients train from a model, as in full participation.
+
+    Args:
+        training: the task and its engine.
+        model: where clients begin.
+        t: the round.
+        weights: λ, [N].
+        stakes: what the estimate takes of every client.
+        memory: what is remembered of updates: only what is new is sampled.
+        with_gram: whether all inner products are wanted, which takes all updates at once.
+    """
+    engine, N = training.engine, len(training.task)
+    if engine.remote and not with_gram and memory is None:
+        return _added_up(training, model, t, weights, stakes)
+    norms, mean, off, kept = np.empty(N), model * 0, model * 0, []
+    taken = weights * stakes.taken * stakes.drawable
+    for ids, batches in engine.chunks(training.work(np.arange(N), t)):
+        updates = new = engine.updates(model, batches)
+        if memory is not None:
+            new = memory.residuals(ids, updates)
+        norms[ids] = engine.norms(new)
+        mean = mean + engine.combine(taken[ids], new)
+        if not stakes.unbiased:
+            off = off + engine.combine((weights * stakes.off)[ids], new)
+            off = off - engine.combine((weights * (1 - stakes.stands))[ids], updates)
+        if with_gram:
+            kept.append(new)
+    gram = None
+    if with_gram and np.isfinite(norms).all():
+        gram = np.block([[engine.gram(a, b) for b in kept] for a in kept])
+        gram *= np.outer(weights, weights)
+    return FullRound(norms, training.length(mean) ** 2, training.length(off), gram)
+
+
+def _added_up(
+    training: Training, model: Vector, t: int, weights: FloatArray, stakes: Stakes
+) -> FullRound:
+    """The same where updates are far away."""
+    norms, mean = _summed(training, model, t, weights * stakes.taken * stakes.drawable)
+    bias = 0.0
+    if not stakes.unbiased:  # then all clients train once more
+        _, off = _summed(training, model, t, weights * (stakes.off + stakes.stands - 1))
+        bias = training.length(off)
+    return FullRound(norms, training.length(mean) ** 2, bias, None)
+
+
+def _summed(
+    training: Training, model: Vector, t: int, coefficients: FloatArray
+) -> tuple[FloatArray, Vector]:
+    """Norms of all clients, and Σ coefficient·g; who was lost is trained again."""
+    N = len(training.task)
+    batches = training.work(np.arange(N), t)
+    norms, total = np.full(N, math.nan), model * 0
+    for _ in range(TRIES):
+        left = np.flatnonzero(np.isnan(norms))
+        if not len(left):
+            return norms, total
+        found = training.engine.summed(model, batches.part(left), coefficients[left])
+        norms[left], total = found.norms, total + found.total
+    if np.isnan(norms).any():
+        client = int(np.flatnonzero(np.isnan(norms))[0])
+        raise NobodyError(
+            f"client {client} was lost {TRIES} times in round {t}, and exact metrics need "
+            "everybody; look at the cluster, or raise patience; the last checkpoint is from "
+            "before"
+        )
+    return norms, total
