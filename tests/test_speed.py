@@ -54,14 +54,14 @@ def test_femnist_loads_in_ten_seconds_and_one_and_a_half_gigabytes():
 
 @pytest.mark.parametrize("name", ["K-Vib", "K-Vib, exactly K", "K-Vib, floor by size", "by size"])
 def test_a_round_does_not_grow_with_the_population(name):
-    """A hundred times the clients. N coins and their solver take ten rounds or more."""
+    """Four hundred times the clients. N coins and their solver take ten rounds or more."""
     case, times = scale.CASES[name], {}
-    for N in (10_000, 1_000_000):
+    for N in (10_000, 4_000_000):
         sampler = kvib.Sampler(case.policy, scale.weights_of(N), scale.K, case.procedure, seed=1)
         scale.play(sampler, 20)  # compiles
         times[N] = min(statistics.median(scale.play(sampler, 50)) for _ in range(3))
-    assert times[1_000_000] <= 3 * times[10_000]
-    assert scale.toss_all(sampler) >= 10 * times[1_000_000]
+    assert times[4_000_000] <= 3 * times[10_000]
+    assert min(scale.toss_all(sampler) for _ in range(3)) >= 10 * times[4_000_000]
     assert scale.held(sampler) <= 33 * len(sampler)
 
 
