@@ -25,7 +25,7 @@ import kvib
 from kvib.sim import ClientData, LocalSGD, Task
 from kvib.sim.engines.ray_engine import RayEngine, Workers
 from kvib.sim.engines.torch_engine import TorchEngine
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 
 CLIENTS, SAMPLES, FEATURES, CLASSES = 40, 64, 64, 10
 
@@ -72,7 +72,7 @@ def rounds(engine: Any, local: LocalSGD, model: Any, count: int) -> tuple[list[f
     """Seconds of each round, and what each found."""
     ids, factors, times, found = np.arange(20), np.full(20, 0.05), [], []
     for t in range(count + 1):
-        batches = plan(engine.task.train, ids, local, 0, t)
+        batches = local_batches(engine.task.train, ids, local, 0, t)
         begin = time.perf_counter()
         found.append(engine.summed(model, batches, factors))
         times.append(time.perf_counter() - begin)
@@ -112,7 +112,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         start = engine.initial(0)
         shares, times, cores, errors = [], [], [], []
         for t in range(options.rounds):
-            batches = plan(given.train, np.arange(20), local, 0, t + 1)
+            batches = local_batches(given.train, np.arange(20), local, 0, t + 1)
             begin = time.perf_counter()
             total = engine.summed(start, batches, np.full(20, 0.05)).total
             times.append(time.perf_counter() - begin)

@@ -20,7 +20,7 @@ from kvib.sim import prepared
 from kvib.sim.engines.flat import FlatModule
 from kvib.sim.engines.flat import prepared as as_input
 from kvib.sim.engines.torch_engine import TorchEngine
-from kvib.sim.local import Batches, LocalSGD, plan
+from kvib.sim.local import Batches, LocalSGD, local_batches
 from kvib.sim.models import make
 from tables import head, markdown
 
@@ -66,7 +66,7 @@ def all_norms(engine: TorchEngine, trainer: Any, model: Any, local: LocalSGD, N:
     norms = []
     for low in range(0, N, engine.chunk):
         ids = np.arange(low, min(low + engine.chunk, N))
-        updates = trainer.updates(model, plan(engine.task.train, ids, local, 0, 0))
+        updates = trainer.updates(model, local_batches(engine.task.train, ids, local, 0, 0))
         norms.append(engine.norms(updates))
     return np.concatenate(norms)
 
@@ -85,7 +85,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     budget = min(options.budget, N)
     cohorts = [np.sort(rng.choice(N, budget, replace=False)) for _ in range(5)]
-    work = [plan(task.train, ids, local, 0, t) for t, ids in enumerate(cohorts)]
+    work = [local_batches(task.train, ids, local, 0, t) for t, ids in enumerate(cohorts)]
 
     sequential = TorchEngine(task, local, device, batched=False)
     model = sequential.initial(0)

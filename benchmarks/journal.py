@@ -14,7 +14,7 @@ import kvib
 import tables
 from core import seconds
 from kvib.journal import Journalled, cohorts, journalled, read
-from kvib.journal.layout import Drawn, Heard
+from kvib.journal.layout import Answered, Drawn
 from kvib.journal.recorder import REPLAY, SHARE
 from kvib.sampler.open_rounds import OpenRounds
 from tables import Row
@@ -43,7 +43,7 @@ def fill(sampler: Journalled, rounds: int, size: int) -> None:
                 record = cohorts.short(cohort, sampler.recorder.begun_weights)
                 file.put("draw", round, record, Drawn(round, 0, size, float(size), 1.0))
                 norms = {"norms": rng.random(size, dtype=np.float32)}
-                file.put("update", round, norms, Heard(round, 0, size, 1.0, bytes(8)))
+                file.put("update", round, norms, Answered(round, 0, size, 1.0, bytes(8)))
     heard = OpenRounds(sampler.state.rounds.token, rounds, b"\1" * rounds)
     vars(sampler.state.rounds).update(vars(heard))
     sampler.recorder.snapshot()

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 
 from kvib.sim import ClientData, LocalSGD, femnist, synthetic
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 from tables import Row, environment, publish
 
 WORKERS = Path(__file__).parent / "peers"
@@ -152,7 +152,7 @@ def write_work(path: Path, problem: Problem, data: ClientData, rounds: int) -> W
     T, K = problem.warmup + rounds, problem.drawn
     cohorts = np.array([rng.choice(len(data), K, replace=False) for _ in range(T)])
     for t, ids in enumerate(cohorts):
-        batches = plan(data, ids, problem.local, seed=0, round=t)
+        batches = local_batches(data, ids, problem.local, seed=0, round=t)
         orders.append(batches.samples - np.repeat(data.starts[ids], data.sizes[ids]))
     initial: dict[str, Any] = {f"w{i}": w for i, w in enumerate(problem.weights())}
     np.savez(

@@ -90,7 +90,7 @@ def held(sampler: kvib.Sampler) -> int:
     buckets = [b for b in (index.main, index.by_weight) if b is not None]
     arrays = [sampler.state.population.raw, *(np.asarray(part) for part in sampler.state.learned)]
     arrays += [a for b in buckets for a in (b.order, b.place, b.start, b.sums)]
-    arrays += [] if index.line is None else [index.line.tree.sums]
+    arrays += [] if index.intervals is None else [index.intervals.tree.sums]
     return sum(a.nbytes for a in arrays)
 
 

@@ -28,7 +28,7 @@ import kvib
 from kvib.sim import ClientData, LocalSGD, Task
 from kvib.sim.engines.flat import FlatModule
 from kvib.sim.engines.torch_engine import TorchEngine
-from kvib.sim.local import Batches, plan
+from kvib.sim.local import Batches, local_batches
 from kvib.sim.models import make
 from kvib.sim.text import Classifier, NextToken, tail_sizes
 from kvib.sim.text.models import PYTHIA_70M
@@ -126,7 +126,7 @@ def measured(
     task: Task, local: LocalSGD, ids: Any, device: str, ways: dict[str, Any], repeat: int
 ) -> list[dict[str, Any]]:
     """Seconds of the local training of these clients in each way."""
-    batches = plan(task.train, ids, local, 0, 0)
+    batches = local_batches(task.train, ids, local, 0, 0)
     tokens = int(batches.lengths.sum()) * task.train.x.shape[1]
     rows, factors = [], np.ones(len(ids))
     exact: torch.Tensor | None = None

@@ -70,7 +70,10 @@ def summary(runs: dict[str, list[list[Record]]], rounds: int, budget: int) -> Ta
     for name in ("sampler", "mean regret", "mean variance", f"rounds to {TARGET}", "final loss"):
         table.add_column(name, justify="left" if name == "sampler" else "right")
     for name, all_runs in runs.items():
-        regret = [np.nanmean(column(r, "cost") - column(r, "optimal_cost")) for r in all_runs]
+        regret = [
+            np.nanmean(column(r, "sampling_cost") - column(r, "optimal_sampling_cost"))
+            for r in all_runs
+        ]
         variance = [np.nanmean(column(r, "variance")) for r in all_runs]
         reached = [rounds_to(r, TARGET) for r in all_runs]
         final = [column(r, "train_loss")[-1] for r in all_runs]

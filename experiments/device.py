@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from kvib.lab.experiment import Run
 from kvib.lab.files import choose
 from kvib.lab.pool import play_all
-from kvib.lab.runs import Machine, Outcome, check
+from kvib.lab.runs import Machine, RunOutcome, check
 from kvib.sim.engines.engine import SLOWLY
 from kvib.sim.engines.make import EngineShelf
 
@@ -36,7 +36,9 @@ def main() -> None:
     if options.require_graphs:
         warnings.filterwarnings("error", SLOWLY)
         os.environ["PYTHONWARNINGS"] = f"error:{SLOWLY}"  # for the processes that it starts
-    machine = Machine(options.device, options.threads, options.tasks, memory=options.memory)
+    machine = Machine(
+        options.device, options.threads, options.tasks, chunk_bytes=options.chunk_bytes
+    )
     try:
         here = Path(__file__).parent
         chosen = [choose(word, (), options.set, here) for word in options.experiments]
@@ -61,7 +63,7 @@ def main() -> None:
                 f"{last - begin:.0f} s: {sum(done.values())} rounds of {len(done)} runs", flush=True
             )
 
-    def played(some: list[Run]) -> list[Outcome]:
+    def played(some: list[Run]) -> list[RunOutcome]:
         left = options.stop_after - (time.monotonic() - begin)
         given = {"processes": options.processes, "shelf": shelf, "stop_after": left}
         return play_all(some, options.runs, machine, report=report, **given)
@@ -91,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, help="per process")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds")
-    parser.add_argument("--memory", type=float, default=16e9, help="bytes for clients together")
+    parser.add_argument(
+        "--chunk-bytes", type=float, default=16e9, help="bytes for clients together"
+    )
     parser.add_argument(
         "--require-graphs", action="store_true", help="stop where clients cannot train fast"
     )
@@ -99,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def tell(run: Run, end: Outcome) -> Outcome:
+def tell(run: Run, end: RunOutcome) -> RunOutcome:
     """Print how a run went."""
     why = next((f", {why}" for why in (end.diverged, end.short) if why), "")
     said = f"{end.rounds} rounds, {end.seconds:.0f} s{why}"

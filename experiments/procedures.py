@@ -31,7 +31,7 @@ from kvib.randomness import generator
 from kvib.sim import LocalSGD
 from kvib.sim.engines.make import AUTO, make_engine
 from kvib.sim.engines.place import Place
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 from paper.variances import DRAWS, LEARNING, MEMORY
 
 EXACT_SIZE = (kvib.pivotal, kvib.neighbours, kvib.balanced)
@@ -42,7 +42,7 @@ WITH_MEMORY = dict(zip(MEMORY, BESIDE_MEMORY, strict=True))
 
 def updates_of(engine: Any, model: Any, task: Any, ids: Any, seed: int, t: int) -> Any:
     """Updates of some clients, [m, d]."""
-    return engine.updates(model, plan(task.train, ids, engine.local, seed, t))
+    return engine.updates(model, local_batches(task.train, ids, engine.local, seed, t))
 
 
 def everybody(engine: Any, model: Any, task: Any, seed: int, t: int) -> Any:

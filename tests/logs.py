@@ -53,8 +53,8 @@ def come_and_go(sampler, total, rng, spread=0.7):
         leaving = np.sort(rng.choice(sampler.state.population.here(), 3, replace=False))
         sampler.leave(leaving)
         happened.append(Left(leaving))
-    if t % RETURNING == 4 and sampler.state.population.gone:
-        back, new = rng.choice(sorted(sampler.state.population.gone), 1), weights(1)
+    if t % RETURNING == 4 and sampler.state.population.departed:
+        back, new = rng.choice(sorted(sampler.state.population.departed), 1), weights(1)
         happened.append(Joined(sampler.join(new, back), new / total))
     if t % CHANGING == 1:
         some, new = rng.choice(len(sampler), 3, replace=False), weights(3)

@@ -14,7 +14,7 @@ import pytest
 import kvib
 from kvib.sim import ClientData, LinearEngine, LocalSGD, Record, Simulation, SoftmaxRegression, Task
 from kvib.sim.engines import linear_kernels
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 
 WIDTHS = [(1, 2), (5, 3), (33, 10), (60, 10), (200, 7)]
 """Features and classes: parts of a vector, whole ones, many."""
@@ -48,7 +48,7 @@ def trained(features, classes, threads):
     task, local = a_task(features, classes), LocalSGD(0.1, batch_size=10, epochs=2, prox=0.3)
     engine = LinearEngine(task, local, threads)
     model = np.random.default_rng(1).normal(size=(features + 1) * classes).astype(np.float32)
-    updates = engine.updates(model, plan(task.train, np.arange(len(task)), local, 0, 0))
+    updates = engine.updates(model, local_batches(task.train, np.arange(len(task)), local, 0, 0))
     losses = [engine.evaluate(model, split) for split in ("train", "test")]
     return updates, np.array(losses), engine.gram(updates), engine.gram(updates, updates[:3])
 

@@ -40,7 +40,7 @@ def probabilities(sampler, **options):
 
 
 def same(a, b):
-    fields = ("ids", "count", "expected", "weight", "response", "round", "budget", "guarantee")
+    fields = ("ids", "count", "expected", "weight", "answer_probability", "round", "budget", "guarantee")
     return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in fields)
 
 
@@ -137,7 +137,7 @@ def test_a_round_that_is_given_up_teaches_nothing(policy, procedure, tmp_path):
     assert packed(lost) == packed(again)
     assert probabilities(lost).tolist() == probabilities(waits).tolist()
     everybody = np.arange(N)
-    assert lost.state.reach.at(everybody).tolist() == waits.state.reach.at(everybody).tolist()
+    assert lost.state.rates.at(everybody).tolist() == waits.state.rates.at(everybody).tolist()
     waits.update(cohorts[1], norms_of(3)[cohorts[1].ids])
 
 
@@ -275,7 +275,7 @@ def newcomers(sampler):
 
 def arguments(sampler):
     """Of the coming draw."""
-    given = {} if sampler.state.reach.always else {"available": np.arange(len(sampler))}
+    given = {} if sampler.state.rates.always else {"available": np.arange(len(sampler))}
     if sampler.policy.needs_norms:
         given["norms"] = clients_norms(sampler)
     return given

@@ -55,5 +55,5 @@ def test_lemma_2_1_needs_uniform_probabilities():
     """The counterexample of the notes: independent draws can vary more than the RSP bound."""
     p, pi, N, K = np.array([0.25, 0.75, 1]), np.array([1.0, 0, 0]), 3, 2
     isp = metrics.variance(p, pi).value
-    bound = (N - K) / (N - 1) * metrics.cost(p, pi)
+    bound = (N - K) / (N - 1) * metrics.sampling_cost(p, pi)
     assert (isp, bound) == pytest.approx((3, 2))

@@ -23,7 +23,7 @@ def written(suffix):
 
 
 def everybody(sampler):
-    return {} if sampler.state.reach.always else {"available": np.arange(len(sampler))}
+    return {} if sampler.state.rates.always else {"available": np.arange(len(sampler))}
 
 
 def known(sampler):

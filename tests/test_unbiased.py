@@ -164,7 +164,7 @@ def estimates(procedure, p, updates, response=1.0):
 
     def played(rng):
         cohort = procedure(p, rng)
-        object.__setattr__(cohort, "response", np.full(len(cohort), response))
+        object.__setattr__(cohort, "answer_probability", np.full(len(cohort), response))
         heard = [response == 1 or rng.random() < response for _ in cohort.ids]
         answers = [updates[i] if came else None for i, came in zip(cohort.ids, heard, strict=True)]
         d = kvib.estimate(cohort, answers, like=np.zeros(DIM))
@@ -271,7 +271,7 @@ def test_variance_estimate_counts_silence(procedure):
         there = np.array([i for i in range(4) if rng.random() < a[i]])
         p = kvib.waterfill(scores[there], 1.7, cap=procedure.cap)
         cohort = procedure(p, rng, ids=there, weights=np.full(len(there), 0.25))
-        object.__setattr__(cohort, "response", (a * r)[cohort.ids])
+        object.__setattr__(cohort, "answer_probability", (a * r)[cohort.ids])
         object.__setattr__(cohort, "availability", a[cohort.ids])
         answers = [updates[i] if rng.random() < r[i] else None for i in cohort.ids]
         d = kvib.estimate(cohort, answers, like=np.zeros(DIM))
@@ -306,7 +306,7 @@ def test_unbiased_with_availability_and_response(monkeypatch, policy):
     """Clients are there with probability a and answer with probability r, both known."""
     a, r = np.array([0.5, 1, 1, 0.8, 1]), np.array([1, 0.6, 1, 1, 0.9])
     sampler, updates = trained(policy, kvib.independent, 2, availability=a, response=0.999)
-    sampler.state.reach.response = rates.start(r, N, "response")
+    sampler.state.rates.response = rates.start(r, N, "response")
     norms = np.linalg.norm(updates, axis=1) if policy.needs_norms else None
     mean = np.zeros(DIM)
     for present in itertools.product([True, False], repeat=N):

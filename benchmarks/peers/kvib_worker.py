@@ -10,7 +10,7 @@ from work import Stopwatch, read, write
 import kvib
 from kvib.sim import ClientData, LinearEngine, LocalSGD, SoftmaxRegression, Task
 from kvib.sim.femnist import cnn
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 
 work = read(sys.argv[1])
 data, local = ClientData(work.x, work.y, work.sizes), LocalSGD(work.learning_rate, work.batch_size)
@@ -28,12 +28,12 @@ else:
     weights, note = work.weights, f"torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 for t, (cohort, rows) in enumerate(zip(work.cohorts, work.rows(), strict=True)):
-    index = plan(data, cohort, local, work.seed, t).samples
+    index = local_batches(data, cohort, local, work.seed, t).samples
     assert np.array_equal(index, np.concatenate(rows)), "kvib would train on other batches"
 
 model, watch = engine.from_numpy(np.concatenate([w.ravel() for w in weights])), Stopwatch(work)
 for t, cohort in enumerate(work.cohorts):  # the first compile, and are not timed
-    updates = engine.updates(model, plan(data, cohort, local, work.seed, t))
+    updates = engine.updates(model, local_batches(data, cohort, local, work.seed, t))
     model = model - engine.combine(np.full(len(cohort), 1 / len(cohort)), updates)
     watch.round_ended()
 

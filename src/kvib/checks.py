@@ -6,14 +6,14 @@ import math
 import reprlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import wraps
 from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.cohort import Cohort, checked_cohort
 from kvib.types import FloatArray, IntArray
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def short(value: Any) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
-def _floats(values: Any, name: str, way_out: str) -> FloatArray:
+def floats(values: Any, name: str, way_out: str) -> FloatArray:
     """Numbers of any kind as floats, not copied where they are; None is NaN."""
     try:
         if isinstance(values, Mapping | Set | Iterator | str):
@@ -63,7 +63,7 @@ def positive_weights(weights: ArrayLike, called: Sequence[Any] = ()) -> FloatArr
         raise ValueError(
             f"weights {short(weights)} are a mapping; write weights=list(d.values()), keys=list(d)"
         )
-    w = _floats(weights, "weights", "give one positive number per client, as a list or an array")
+    w = floats(weights, "weights", "give one positive number per client, as a list or an array")
     if w.ndim != 1 or len(w) == 0:
         raise ValueError(f"weights have shape {w.shape}; give one positive number per client")
     bad = np.flatnonzero(~((w > 0) & np.isfinite(w)))
@@ -80,7 +80,7 @@ def checked_cost(cost: ArrayLike | None, clients: int) -> FloatArray | None:
     """What drawing each client costs, a copy; None: one each."""
     if cost is None:
         return None
-    each = np.array(_floats(cost, "costs", "give one positive number per client"))
+    each = np.array(floats(cost, "costs", "give one positive number per client"))
     if each.shape != (clients,) or not ((each > 0) & np.isfinite(each)).all():
         raise ValueError(
             f"cost of shape {each.shape} is not one positive number for each of {clients} clients"
@@ -112,6 +112,54 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and _ours(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def renamed(home: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """A `__getattr__` for a module: names of version 0.1 work until 0.3, with a warning.
+
+    Args:
+        home: the module's `__name__`.
+        names: today's name of each earlier one.
+    """
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {home!r} has no attribute {name!r}")
+        warn(f"{home}.{name} is now {home}.{names[name]}", DeprecationWarning)
+        return getattr(sys.modules[home], names[name])
+
+    return find
+
+
+def earlier_names(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """A decorator for classes: fields can be given and read by names of version 0.1, until 0.3.
+
+    Args:
+        names: today's name of each earlier one.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        hook = "__new__" if issubclass(cls, tuple) else "__init__"
+        make = getattr(cls, hook)
+
+        @wraps(make)
+        def renaming(first: Any, *given: Any, **fields: Any) -> Any:
+            for name in names.keys() & fields.keys():
+                warn(f"{cls.__name__}({name}=…) is now {names[name]}=…", DeprecationWarning)
+                fields[names[name]] = fields.pop(name)
+            return make(first, *given, **fields)
+
+        def read(self: Any, name: str) -> Any:
+            if name not in names:
+                raise AttributeError(f"{cls.__name__!r} has no attribute {name!r}", name=name)
+            warn(f"{cls.__name__}.{name} is now {names[name]}", DeprecationWarning)
+            return getattr(self, names[name])
+
+        setattr(cls, hook, renaming)
+        setattr(cls, "__getattr__", read)  # noqa: B010  a type checker knows the names of today only
+        return cls
+
+    return decorate
 
 
 def _ours(frame: FrameType) -> bool:
@@ -190,40 +238,15 @@ def _instead(given: Any) -> str:
 
 def all_norms(norms: ArrayLike, clients: int) -> FloatArray:
     """‖g‖ of all clients, for policies that must know them before the draw."""
-    values = _floats(norms, "norms", "give ‖g‖ of every client")
+    values = floats(norms, "norms", "give ‖g‖ of every client")
     if values.shape != (clients,):
         raise ValueError(f"norms have shape {values.shape}; give one per client, {clients} in all")
     _refuse(values, np.isnan(values), np.arange(clients), "norms at draw must all be known")
-    return _finite_norms(values, np.arange(clients))
+    return finite_norms(values, np.arange(clients))
 
 
-def cohort_norms(cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> FloatArray:
-    """‖g‖ of a cohort in the order of its ids; NaN where a client did not answer."""
-    way_out = "give ‖g‖ of each client in the order of cohort.ids, NaN where there was no answer"
-    checked_cohort(cohort)
-    given = by_id(cohort, norms) if isinstance(norms, Mapping) else norms
-    values = _floats(given, "norms", way_out)
-    if values.shape != (len(cohort),):
-        if values.ndim > 1:
-            way_out = "kvib.norms(updates) makes one number of each update"
-        raise ValueError(
-            f"norms have shape {values.shape} for a cohort of {len(cohort)}; {way_out}"
-        )
-    return _finite_norms(values, cohort.ids)
-
-
-def by_id(cohort: Cohort, values: Mapping[int, Any]) -> list[Any]:
-    """A mapping from client id to value as a list in the order of cohort.ids, None where absent."""
-    unknown = set(values) - set(cohort.ids.tolist())
-    if unknown:
-        raise ValueError(
-            f"client {min(unknown, key=str)!r} is not in the cohort of round {cohort.round}; "
-            f"its ids are {cohort.ids.tolist()[:10]}{' …' if len(cohort) > 10 else ''}"
-        )
-    return [values.get(i) for i in cohort.ids.tolist()]
-
-
-def _finite_norms(values: FloatArray, ids: IntArray) -> FloatArray:
+def finite_norms(values: FloatArray, ids: IntArray) -> FloatArray:
+    """The norms of these clients; a ValueError names one that no update can have."""
     way_out = (
         f"a norm is between 0 and {LARGEST_NORM:g}; report NaN for a client that failed or diverged"
     )

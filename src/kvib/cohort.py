@@ -1,13 +1,13 @@
 """What one round drew, with everything that makes its estimate unbiased."""
 
-import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from kvib.checks import earlier_names, finite_norms, floats, short
 from kvib.types import BoolArray, FloatArray, IntArray
 
 Guarantee = Literal["unbiased", "consistent", "biased"]
@@ -46,13 +46,18 @@ class Incomplete(Pairs):
         return False
 
 
+RENAMED = {"response": "answer_probability", "left_out": "excluded"}
+"""Fields of a cohort in version 0.1, and their names today."""
+
+
+@earlier_names(RENAMED)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Cohort:
     """The clients of one round, aligned arrays in ascending order of id.
 
     Examples:
         >>> cohort = Cohort(ids=[2, 5], count=[1, 1], expected=[0.5, 0.1], weight=[0.2, 0.05])
-        >>> cohort.coefficients                                # λ · count / (response · expected)
+        >>> cohort.coefficients                                # λ · count / (q · expected)
         array([0.4, 0.5])
     """
 
@@ -63,8 +68,8 @@ class Cohort:
     """E[count]: the inclusion probability p, or K·u when drawing with replacement."""
     weight: FloatArray
     """λ of the drawn."""
-    response: FloatArray = field(default_factory=lambda: np.ones(1))
-    """Probability q that the client is available and its answer arrives."""
+    answer_probability: FloatArray = field(default_factory=lambda: np.ones(1))
+    """Probability q = a·r that the client is available and its answer arrives."""
     availability: FloatArray = field(default_factory=lambda: np.ones(1))
     """The part of q that was decided before the draw."""
     round: int = 0
@@ -86,7 +91,7 @@ class Cohort:
     """Names the sampler that drew it."""
     pairs: Callable[[], Pairs] | None = field(default=None, repr=False)
     """Second moments among the drawn, computed when asked for; None where nobody knows them."""
-    left_out: IntArray | None = field(default=None, repr=False)
+    excluded: IntArray | None = field(default=None, repr=False)
     """Whom the estimate does not stand for, since they could not be drawn: told to estimators that
     remember, which know something of them too. None: nobody, or nobody asked."""
 
@@ -95,11 +100,11 @@ class Cohort:
             self._freeze(name, np.array(getattr(self, name), dtype=np.int64))
         for name in ("expected", "weight"):
             self._freeze(name, np.array(getattr(self, name), dtype=np.float64))
-        for name in ("response", "availability"):
+        for name in ("answer_probability", "availability"):
             values = np.asarray(getattr(self, name), dtype=np.float64)
             self._freeze(name, np.array(np.broadcast_to(values, self.ids.shape)))
-        if self.left_out is not None:
-            self._freeze("left_out", np.array(self.left_out, dtype=np.int64))
+        if self.excluded is not None:
+            self._freeze("excluded", np.array(self.excluded, dtype=np.int64))
         if not self.ids.shape == self.count.shape == self.expected.shape == self.weight.shape:
             raise ValueError("ids, count, expected and weight must be of the same length")
         if self.ids.ndim != 1 or (np.diff(self.ids) <= 0).any():
@@ -109,13 +114,17 @@ class Cohort:
         values.flags.writeable = False
         object.__setattr__(self, name, values)
 
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """Take the fields of a pickled cohort, also of one that version 0.1 pickled."""
+        self.__dict__.update({RENAMED.get(name, name): value for name, value in fields.items()})
+
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def expected_answers(self) -> FloatArray:
         """q·expected: how often each is drawn, available and heard, on average."""
-        return self.response * self.expected
+        return self.answer_probability * self.expected
 
     @property
     def coefficients(self) -> FloatArray:
@@ -132,7 +141,7 @@ class Cohort:
 
     def lost(self, answered: BoolArray) -> BoolArray:
         """Who did not answer although its answer was certain, [m]."""
-        return np.asarray(~answered & (self.response == self.availability))
+        return np.asarray(~answered & (self.answer_probability == self.availability))
 
     def take(self, keep: BoolArray) -> "Cohort":
         """The part of this cohort that `keep` marks, without its second moments: those who
@@ -140,7 +149,7 @@ class Cohort:
         mask = np.zeros(len(self), np.bool_)
         mask[keep] = True
         lost = self.guarantee == "unbiased" and bool(self.lost(mask).any())
-        aligned = ("ids", "count", "expected", "weight", "response", "availability")
+        aligned = ("ids", "count", "expected", "weight", "answer_probability", "availability")
         return replace(
             self,
             pairs=None,
@@ -160,6 +169,31 @@ class Cohort:
 def checked_cohort(given: Any) -> Cohort:
     """The cohort that `draw` returned; anything else is refused."""
     if not isinstance(given, Cohort):
-        words = " ".join(reprlib.repr(given).split())
-        raise ValueError(f"{words} is not a cohort; give the one that draw() returned")
+        raise ValueError(f"{short(given)} is not a cohort; give the one that draw() returned")
     return given
+
+
+def cohort_norms(cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> FloatArray:
+    """‖g‖ of a cohort in the order of its ids; NaN where a client did not answer."""
+    way_out = "give ‖g‖ of each client in the order of cohort.ids, NaN where there was no answer"
+    checked_cohort(cohort)
+    given = by_id(cohort, norms) if isinstance(norms, Mapping) else norms
+    values = floats(given, "norms", way_out)
+    if values.shape != (len(cohort),):
+        if values.ndim > 1:
+            way_out = "kvib.norms(updates) makes one number of each update"
+        raise ValueError(
+            f"norms have shape {values.shape} for a cohort of {len(cohort)}; {way_out}"
+        )
+    return finite_norms(values, cohort.ids)
+
+
+def by_id(cohort: Cohort, values: Mapping[int, Any]) -> list[Any]:
+    """A mapping from client id to value as a list in the order of cohort.ids, None where absent."""
+    unknown = set(values) - set(cohort.ids.tolist())
+    if unknown:
+        raise ValueError(
+            f"client {min(unknown, key=str)!r} is not in the cohort of round {cohort.round}; "
+            f"its ids are {cohort.ids.tolist()[:10]}{' …' if len(cohort) > 10 else ''}"
+        )
+    return [values.get(i) for i in cohort.ids.tolist()]

@@ -57,7 +57,7 @@ def recommended(
         journal: a file in which it lives, as `journalled` says; begun there, or continued.
         options: of `Sampler`.
     """
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "policy": Forecast(),
         "procedure": balanced,
         "estimator": Difference() if remember else None,
@@ -67,5 +67,5 @@ def recommended(
     given = {"weights": weights, "budget": budget, **options}
     if journal is not None:
         schedule = {name: given.pop(name) for name in ("snapshot_every", "keep") if name in given}
-        return opened(journal, given, usual, **schedule)
-    return Sampler(**{**usual, **given})
+        return opened(journal, given, defaults, **schedule)
+    return Sampler(**{**defaults, **given})

@@ -1,5 +1,6 @@
 """Arrays by the numbers that they hold, and keys of clients."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -10,6 +11,8 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Arrays = dict[str, NDArray[Any]]
 """A state on its way to a file."""
+Scores = Callable[[IntArray], FloatArray]
+"""From ids, [m], to one number for each of these clients, [m]."""
 Key = str | int
 """What a client is called."""
 

@@ -62,8 +62,8 @@ def test_kvib_learns():
     p = run(kvib.KVib(rounds=400), feedback, K, seed=0)
     uniform = metrics.dynamic_regret(np.full(60, K / 60), feedback, K)
     assert metrics.dynamic_regret(p, feedback, K) < 0.7 * uniform
-    late = [metrics.cost(e, pi) for e, pi in zip(p[300:], feedback[300:], strict=True)]
-    best = [metrics.optimal_cost(pi, K) for pi in feedback[300:]]
+    late = [metrics.sampling_cost(e, pi) for e, pi in zip(p[300:], feedback[300:], strict=True)]
+    best = [metrics.optimal_sampling_cost(pi, K) for pi in feedback[300:]]
     assert sum(late) < 1.25 * sum(best)
 
 
@@ -79,10 +79,10 @@ def test_dynamic_regret_of_kvib_stays_under_the_combined_bound():
         runs = [run(policy, feedback, K, seed) for seed in range(5)]
         assert max(p.max() for p in runs) < 1
         regret = np.mean([metrics.dynamic_regret(p, feedback, K) for p in runs])
-        bound = theory.dynamic_regret(feedback, limit, gain, K, K, mix)
+        bound = theory.dynamic_regret_bound(feedback, limit, gain, K, K, mix)
         static = theory.partial_feedback_regret(feedback, gain, K, K, mix)
         assert 0 < regret <= bound
-        assert bound == pytest.approx(static + theory.hindsight_gap(feedback, limit, K))
+        assert bound == pytest.approx(static + theory.hindsight_gap_bound(feedback, limit, K))
 
 
 @pytest.mark.parametrize("pi", [[1.0, 1.0, 1.0], [1.0, 0.1, 0.01], [0.3, 0.2, 0.0]])
@@ -127,7 +127,7 @@ def test_hindsight_bound():
     feedback = limit + rng.uniform(0, 1, 40) / np.sqrt(t)
     for K in (2, 5, 10):
         gap = metrics.hindsight_gap(feedback, K)
-        assert 0 <= gap <= theory.hindsight_gap(feedback, limit, K)
+        assert 0 <= gap <= theory.hindsight_gap_bound(feedback, limit, K)
 
 
 def test_convergence_bound():
@@ -165,7 +165,7 @@ def test_convergence_under_kvib():
     options = {"gain": feedback.max(), "budget": 4.0, "free": 3.0}
     got = theory.kvib_convergence(feedback, limit, **options, **CONVERGENCE)
     mix = theory.kvib_mix(20, 4, 100)
-    quality = theory.dynamic_regret(feedback, limit, **options, mix=mix) / 100
+    quality = theory.dynamic_regret_bound(feedback, limit, **options, mix=mix) / 100
     assert got == theory.convergence(rounds=100, quality=quality, **CONVERGENCE)
     other = theory.kvib_convergence(feedback, limit, **options, mix=0.9, **CONVERGENCE)
     assert other != got
@@ -284,14 +284,18 @@ def test_the_least_cost_with_a_least_probability():
     for _ in range(20):
         pi, K = rng.lognormal(0, 1, 3), rng.uniform(0.5, 2.5)
         least = rng.uniform(0, K / 3)
-        got = theory.restricted_cost(pi, K, least)
+        got = theory.restricted_sampling_cost(pi, K, least)
         found = (pi**2 / grid(3, K, least)).sum(axis=1).min()
         assert got <= found * (1 + 1e-12)
         assert got == pytest.approx(found, rel=0.02)
-        assert theory.restricted_cost(pi, K, 0) == pytest.approx(metrics.optimal_cost(pi, K))
-        assert theory.restricted_cost(pi, K, K / 3) == pytest.approx((pi**2).sum() * 3 / K)
-    assert theory.restricted_cost([0, 0, 3, 4], 3, 0.2) == 25
-    assert theory.restricted_cost([0, 0, 3, 4], 3, 0) == metrics.optimal_cost([0, 0, 3, 4], 3)
+        assert theory.restricted_sampling_cost(pi, K, 0) == pytest.approx(
+            metrics.optimal_sampling_cost(pi, K)
+        )
+        assert theory.restricted_sampling_cost(pi, K, K / 3) == pytest.approx((pi**2).sum() * 3 / K)
+    assert theory.restricted_sampling_cost([0, 0, 3, 4], 3, 0.2) == 25
+    assert theory.restricted_sampling_cost([0, 0, 3, 4], 3, 0) == metrics.optimal_sampling_cost(
+        [0, 0, 3, 4], 3
+    )
 
 
 def test_the_bound_with_a_least_probability():
@@ -304,22 +308,26 @@ def test_the_bound_with_a_least_probability():
             continue
         seen += 1
         least = rng.uniform(0, 0.999 * K / N)
-        cost = theory.restricted_cost(pi, K, least)
-        assert metrics.optimal_cost(pi, K) <= cost * (1 + 1e-12)
+        cost = theory.restricted_sampling_cost(pi, K, least)
+        assert metrics.optimal_sampling_cost(pi, K) <= cost * (1 + 1e-12)
         assert cost <= theory.restricted_bound(pi, K, least) * (1 + 1e-12)
-        assert theory.restricted_bound(pi, K, 0) == pytest.approx(metrics.optimal_cost(pi, K))
+        assert theory.restricted_bound(pi, K, 0) == pytest.approx(
+            metrics.optimal_sampling_cost(pi, K)
+        )
         half = theory.restricted_bound(pi, K, K / (2 * N)) - theory.restricted_bound(pi, K, 0)
         assert half <= 6 * N * (K / (2 * N)) * pi.sum() ** 2 / K**2 * (1 + 1e-12)  # term (B)
     assert seen > 500
 
 
 def test_bounds_say_where_they_do_not_hold():
-    with pytest.raises(ValueError, match="reaches probability 1; ask restricted_cost"):
+    with pytest.raises(ValueError, match="reaches probability 1; ask restricted_sampling_cost"):
         theory.restricted_bound([1, 1, 10], 2, 0.1)
-    assert theory.restricted_cost([1, 1, 10], 2, 0.1) == pytest.approx(104)  # the formula: 99.7
+    assert theory.restricted_sampling_cost([1, 1, 10], 2, 0.1) == pytest.approx(
+        104
+    )  # the formula: 99.7
     for bad in (-0.1, 0.5):
         with pytest.raises(ValueError, match=r"does not fit a budget of 1 for 3 clients; give one"):
-            theory.restricted_cost([1, 1, 1], 1, bad)
+            theory.restricted_sampling_cost([1, 1, 1], 1, bad)
     with pytest.raises(ValueError, match=r"from 0 to 0\.5"):
         theory.restricted_bound([1, 1], 1, 0.5)
     for bad in ([0.0, 0.5], [0.5, 1.5]):
@@ -371,10 +379,10 @@ def test_with_replacement_variance():
 def test_optimal_probabilities_beat_others():
     rng = np.random.default_rng(6)
     pi = rng.lognormal(0, 2, 20)
-    best = metrics.optimal_cost(pi, 5)
+    best = metrics.optimal_sampling_cost(pi, 5)
     for _ in range(200):
         p = kvib.waterfill(pi * rng.lognormal(0, 0.5, 20), 5)
-        assert metrics.cost(p, pi) >= best * (1 - 1e-12)
+        assert metrics.sampling_cost(p, pi) >= best * (1 - 1e-12)
     assert metrics.optimal_probabilities([0, 0, 3, 4], 3).tolist() == [0.5, 0.5, 1, 1]
     assert metrics.optimal_probabilities([1, 2], 2).tolist() == [1, 1]
 
@@ -393,10 +401,10 @@ def test_quality_and_optimal_factor():
 
 def test_probability_zero_costs_everything():
     assert metrics.variance([0, 1], [1, 1]).value == math.inf
-    assert metrics.cost([0, 1], [1, 1]) == math.inf
+    assert metrics.sampling_cost([0, 1], [1, 1]) == math.inf
     assert metrics.quality([0, 1], [1, 1], 1) == math.inf
     assert metrics.variance([0, 1], [0, 1]).value == 0
-    assert metrics.cost([0, 1], [0, 2]) == 4
+    assert metrics.sampling_cost([0, 1], [0, 2]) == 4
 
 
 def test_what_is_missing_is_said():
@@ -508,7 +516,7 @@ def test_absence_of_coins_that_nobody_waits_for():
     mean = sum(chance * value for chance, value in given) + metrics.absence(pi, AWAY)
     assert mean == pytest.approx(metrics.variance(p, pi, response=AWAY * Q).value, abs=1e-10)
     cost = sum(
-        chance * metrics.cost(p[there], (pi / AWAY)[there], Q[there])
+        chance * metrics.sampling_cost(p[there], (pi / AWAY)[there], Q[there])
         for chance, there in coins(AWAY)
     )
     assert cost == pytest.approx((pi**2 / (AWAY * Q * p)).sum())  # the paper's objective
@@ -540,11 +548,15 @@ def test_best_probabilities_where_clients_are_silent_or_dear():
         best = metrics.optimal_probabilities(pi, K, q, c)
         spent = best.sum() if c is None else c @ best
         assert spent == pytest.approx(K)
-        assert metrics.cost(best, pi, q) == pytest.approx(metrics.optimal_cost(pi, K, q, c))
+        assert metrics.sampling_cost(best, pi, q) == pytest.approx(
+            metrics.optimal_sampling_cost(pi, K, q, c)
+        )
         assert metrics.quality(best, pi, K, q, c) == pytest.approx(0, abs=1e-9)
         for _ in range(200):
             p = kvib.waterfill(pi * rng.lognormal(0, 0.5, 20), K, cost=c)
-            assert metrics.cost(p, pi, q) >= metrics.optimal_cost(pi, K, q, c) * (1 - 1e-12)
+            assert metrics.sampling_cost(p, pi, q) >= metrics.optimal_sampling_cost(pi, K, q, c) * (
+                1 - 1e-12
+            )
             assert metrics.quality(p, pi, K, q, c) > 0
         assert 0 < metrics.optimal_factor(pi, K, q, c) < 1
     left_over = metrics.optimal_probabilities([0, 0, 3, 4], 3, price=[1, 1, 1, 1.5])
@@ -556,7 +568,7 @@ def test_response_that_is_no_probability():
         with pytest.raises(ValueError, match="response must be above 0 and at most 1"):
             metrics.variance([0.5, 0.5], [1, 1], response=wrong)
         with pytest.raises(ValueError, match="response must be above 0 and at most 1"):
-            metrics.cost([0.5, 0.5], [1, 1], wrong)
+            metrics.sampling_cost([0.5, 0.5], [1, 1], wrong)
     with pytest.raises(ValueError, match=r"response has shape \(3,\) for 2 clients"):
         metrics.variance([0.5, 0.5], [1, 1], response=[1, 1, 1])
     with pytest.raises(ValueError, match="availability must be above 0"):

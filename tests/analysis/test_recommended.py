@@ -45,7 +45,7 @@ def test_options_are_the_samplers():
     )
     assert (sampler.guard, sampler.state.sketches.size, sampler.seed) == (None, 4, 2)
     assert sampler.state.eligible.variables.shape == (N, 1)
-    assert sampler.draw().response.tolist() == [0.8] * K
+    assert sampler.draw().answer_probability.tolist() == [0.8] * K
     other = kvib.recommended(WEIGHTS, K, procedure=kvib.pivotal)
     assert other.procedure is kvib.pivotal
 

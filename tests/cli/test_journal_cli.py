@@ -137,7 +137,9 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
 def test_mistakes_are_one_line_before_any_work(words, file, monkeypatch, capsys):
-    monkeypatch.setattr("kvib.replay.tally.Tally.add", lambda *_: pytest.fail("it has begun"))
+    monkeypatch.setattr(
+        "kvib.replay.measurements.Measurements.add", lambda *_: pytest.fail("it has begun")
+    )
     arguments, why = words
     given = [file if word == "FILE" else word for word in arguments]
     code, _, err = run(monkeypatch, capsys, *given)

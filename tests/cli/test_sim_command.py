@@ -61,7 +61,7 @@ def test_stragglers(tmp_path):
     kept = records.read(tmp_path / "run")
     assert sum(r.answered for r in kept) < sum(r.clients for r in kept)
     assert all(r.available < 100 for r in kept)
-    assert all(np.isfinite([r.variance, r.cost, r.bias]).all() for r in kept)
+    assert all(np.isfinite([r.variance, r.sampling_cost, r.bias]).all() for r in kept)
     other = simulate(tmp_path, "--rounds", "4", "--response", "0.5")
     assert "true availability" in " ".join(other.stderr.split())
 
@@ -74,7 +74,7 @@ REFUSED = {
     "rounds below none": (("--rounds", "-3"), "--rounds -3: give at least 1"),
     "exact metrics": (("--exact-every", "-1"), "--exact-every -1: give at least 0"),
     "no time": (("--stop-after", "-1"), "--stop-after -1: give a positive number"),
-    "no memory": (("--memory", "0"), "--memory 0: give a positive number"),
+    "no memory": (("--chunk-bytes", "0"), "--chunk-bytes 0: give a positive number"),
     "precision for nobody": (("--precision", "bf16"), "'bf16' is of torch, .*; give a device too"),
     "precision": (("--precision", "half", "--device", "cpu"), "'half' is not one of float32, tf32"),
     "device": (("--device", "gpu"), "device 'gpu' cannot be used here: .* cpu, cuda, mps, xpu"),

@@ -279,7 +279,7 @@ def test_feedback_of_a_round_in_which_others_came(policy, procedure):
     busy.join([1000.0])
     quiet.update(a, np.ones(len(a)))
     busy.update(b, np.ones(len(b)))
-    assert busy.state.learned.cost[:N].tolist() == quiet.state.learned.cost.tolist()
+    assert busy.state.learned.omega[:N].tolist() == quiet.state.learned.omega.tolist()
 
 
 @members([(kvib.KVib(), kvib.independent), LISTED[0]])
@@ -290,8 +290,8 @@ def test_feedback_of_a_client_that_changed_since(policy, procedure):
     sampler.leave(0)
     sampler.reweigh(1, 2 * WEIGHTS[1])
     sampler.update(cohort, np.ones(N))
-    assert sampler.state.learned.cost[0] > 0
-    assert sampler.state.learned.cost[:2] == pytest.approx(
+    assert sampler.state.learned.omega[0] > 0
+    assert sampler.state.learned.omega[:2] == pytest.approx(
         (WEIGHTS[:2] * [1, 2] / WEIGHTS.sum()) ** 2
     )
     assert sampler.join(WEIGHTS[0], 0).tolist() == [0]
@@ -583,10 +583,10 @@ def test_rates_of_newcomers_are_learned():
         sampler.update(cohort, np.where(cohort.ids == 0, np.nan, 1.0))
     sampler.join(np.ones(2000))
     cohort = sampler.draw()
-    assert (cohort.response > 0).all()
+    assert (cohort.answer_probability > 0).all()
     sampler.update(cohort, np.ones(len(cohort)))
     loaded = kvib.Sampler.unpacked(sampler.packed())
-    assert loaded.draw().response.tolist() == sampler.draw().response.tolist()
+    assert loaded.draw().answer_probability.tolist() == sampler.draw().answer_probability.tolist()
 
 
 @pytest.mark.parametrize("rounds", [-1, 1.5, True, float("nan")])

@@ -255,7 +255,7 @@ class Clients(RuleBasedStateMachine):
     def feedback_is_what_was_heard(self):
         if isinstance(self.policy, kvib.KVib):
             told = [self.feedback[key] for key in self.order]
-            assert self.sampler.state.learned.cost[: len(told)] == pytest.approx(told, rel=1e-9)
+            assert self.sampler.state.learned.omega[: len(told)] == pytest.approx(told, rel=1e-9)
 
     @invariant()
     def the_index_has_exactly_the_eligible(self):

@@ -133,5 +133,5 @@ def test_what_was_learned_is_saved(tmp_path):
     sampler.save(tmp_path / "state.npz")
     other = kvib.Sampler.load(tmp_path / "state.npz")
     for field in rates.RateState._fields:
-        mine, theirs = (getattr(s.state.reach.availability, field) for s in (sampler, other))
+        mine, theirs = (getattr(s.state.rates.availability, field) for s in (sampler, other))
         assert np.array_equal(mine, theirs), field

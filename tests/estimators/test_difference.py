@@ -322,22 +322,22 @@ def test_a_cohort_that_was_kept_elsewhere():
     for kept in (lambda c: c, lambda c: pickle.loads(pickle.dumps(c))):
         sampler = make()
         cohort = kept(sampler.draw(available=[0, 3]))
-        assert cohort.left_out.tolist() == [1, 2]
-        assert cohort.take(np.ones(len(cohort), bool)).left_out.tolist() == [1, 2]
+        assert cohort.excluded.tolist() == [1, 2]
+        assert cohort.take(np.ones(len(cohort), bool)).excluded.tolist() == [1, 2]
         steps.append(next_step(sampler, cohort).tolist())
     assert steps[0] == steps[1]
     sampler = make()
     cohort = sampler.draw()
-    del cohort.__dict__["left_out"]
+    del cohort.__dict__["excluded"]
     again = pickle.loads(pickle.dumps(cohort))
-    assert again.left_out is None
+    assert again.excluded is None
     straight = make()
     assert next_step(sampler, again).tolist() == next_step(straight, straight.draw()).tolist()
 
 
 def test_cohorts_without_memory_do_not_list_the_others():
     sampler = kvib.Sampler(kvib.Forecast(), WEIGHTS, 2)
-    assert sampler.draw(available=[0, 3]).left_out is None
+    assert sampler.draw(available=[0, 3]).excluded is None
 
 
 def test_check_in_needs_to_know_who_asks():
@@ -347,7 +347,7 @@ def test_check_in_needs_to_know_who_asks():
     asked = new(kvib.LastUpdates(), kvib.independent, availability=0.8, cool_down=1)
     admitted = [i for i in range(N) if asked.admit(i)]
     asked.step(asked.gather(admitted), NEXT[admitted])
-    assert asked.gather([]).left_out.tolist() == admitted
+    assert asked.gather([]).excluded.tolist() == admitted
 
 
 @every_memory

@@ -68,7 +68,7 @@ def opened(path: Path) -> Any:
     """The sampler, what waits, whether a repeat is known, and what it does next."""
     with journalled(path) as sampler:
         before, waiting = sampler.packed(), sampler.outstanding()
-        for one in [one for one in read(path).rounds() if one.heard][-1:]:
+        for one in [one for one in read(path).rounds() if one.answered][-1:]:
             sampler.update(one.cohort, one.norms)
         for cohort in waiting:
             sampler.update(cohort, np.ones(len(cohort)))

@@ -107,9 +107,9 @@ ARRAYS = {
     "updated, wide": ("index", "updated", lambda h, a: {"updated": a["updated"] * 1.0}),
     "variables, flat": ("index", "variables", new("variables", np.zeros(N))),
     "variables, nan": ("index", "variables", new("variables", np.full((N, 1), NAN))),
-    "cost, nan": ("index", "state.cost", of("state.cost", NAN)),
-    "cost, negative": ("index", "state.cost", of("state.cost", -1, 2)),
-    "cost, infinite": ("index", "state.cost", of("state.cost", INF, 2)),
+    "cost, nan": ("index", "state.omega", of("state.omega", NAN)),
+    "cost, negative": ("index", "state.omega", of("state.omega", -1, 2)),
+    "cost, infinite": ("index", "state.omega", of("state.omega", INF, 2)),
     "gamma, 0": ("index", "state.gamma", new("state.gamma", 0.0)),
     "ratio, nan": ("index", "state.ratio", new("state.ratio", NAN)),
     "gone, unknown": ("index", "population.gone", new("population.gone", [99])),
@@ -321,7 +321,7 @@ def works(sampler):
     N, rng = len(sampler), np.random.default_rng(0)
     assert sampler.weights.sum() == pytest.approx(1)
     known = {"norms": np.ones(N)} if sampler.policy.needs_norms else {}
-    known |= {} if sampler.state.reach.always else {"available": np.arange(N)}
+    known |= {} if sampler.state.rates.always else {"available": np.arange(N)}
     for _ in range(3):
         p, price = sampler.probabilities(**known), sampler.state.prices.of(np.arange(N))
         here = np.setdiff1d(np.arange(N), sampler.state.cool_down.ids)
@@ -585,9 +585,9 @@ def test_an_array_is_sealed(tmp_path):
     KINDS["index"]().save(path)
     with np.load(path) as file:
         arrays = dict(file)
-    for other in (arrays["state.cost"] * 2, arrays["state.cost"].astype(">f8")):
-        np.savez(path, **{**arrays, "state.cost": other})
-        with pytest.raises(ValueError, match=r"state\.cost do not match their checksums"):
+    for other in (arrays["state.omega"] * 2, arrays["state.omega"].astype(">f8")):
+        np.savez(path, **{**arrays, "state.omega": other})
+        with pytest.raises(ValueError, match=r"state\.omega do not match their checksums"):
             kvib.Sampler.load(path)
 
 

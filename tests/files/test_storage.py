@@ -76,7 +76,7 @@ def test_flipped_bytes_are_noticed_or_harmless(tmp_path):
             (i.header_offset + 200, i.file_size) for i in archive.infolist() if i.file_size > 300
         ]
         names = {i.filename for i in archive.infolist()}
-    assert "state.cost.npy" in names
+    assert "state.omega.npy" in names
     for start, _ in spans:  # inside the data of an array
         broken = bytearray(whole)
         broken[start] ^= 0xFF
@@ -146,13 +146,13 @@ def rewritten(path, version=2, /, **changes):
         ({"weights": np.ones(4) / 4}, "not of 4 clients"),
         ({"budget": 9, "usual": 9}, "budget 9 exceeds"),
         ({"response.trials": np.zeros(3, int), "response.known": np.ones(0)}, "not of 5 clients"),
-        ({"state.cost": np.array(["a"] * 5)}, "not of 5 clients"),
+        ({"state.omega": np.array(["a"] * 5)}, "not of 5 clients"),
         ({"policy": {"name": "KVib", "fields": {"colour": 3}}}, "install the kvib version"),
         ({"policy": {"name": "Later", "fields": {}}}, "install the kvib version"),
         ({"updated": np.zeros(3, np.uint8)}, "updated is uint8 of shape"),
         ({"procedure": "mine"}, "'mine' is not one of kvib's procedures"),
         ({"policy": None}, "a policy of your own"),
-        ({"state.cost": None}, "load it with the policy that was saved"),
+        ({"state.omega": None}, "load it with the policy that was saved"),
     ],
 )
 def test_tampered_files(tmp_path, changes, message, version):

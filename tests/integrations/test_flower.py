@@ -698,7 +698,7 @@ def test_renormalising_over_who_is_online_is_a_choice():
 
 
 def test_clients_that_are_gone_for_long_leave_where_asked_to():
-    strategy, grid = sampling(offline=EstimateAvailability(gone_after=3)), fleet()
+    strategy, grid = sampling(offline=EstimateAvailability(leave_after=3)), fleet()
     x, away = record(**MODEL), node_of(grid, 3)
     one_round(strategy, grid, x)
     grid.online.discard(away)
@@ -750,7 +750,7 @@ def test_consistent_where_clients_are_often_offline():
 RATES = dict.fromkeys(range(N), 0.9)
 
 
-@pytest.mark.parametrize("offline", [Renormalise(), EstimateAvailability(gone_after=3)])
+@pytest.mark.parametrize("offline", [Renormalise(), EstimateAvailability(leave_after=3)])
 def test_known_rates_are_for_clients_that_stay(offline):
     with pytest.raises(ValueError, match=r"lets clients leave, and response=\{…\} is for clients"):
         sampling(response=RATES, offline=offline)
@@ -905,7 +905,7 @@ def test_the_round_goes_on_without_whoever_fails(wrong, reason):
     assert flat(arrays) == pytest.approx(estimated(cohort, heard), rel=1e-12)
     grid.fails = {}
     one_round(strategy, grid, x, 3)
-    assert (strategy.cohort.response < 1).all()  # silence was learned, and nothing else
+    assert (strategy.cohort.answer_probability < 1).all()  # silence was learned, and nothing else
 
 
 @pytest.mark.parametrize("kind", ["<f2", "<f4", ">f8", "g", "<i2", "F-ordered"])

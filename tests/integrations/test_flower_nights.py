@@ -94,7 +94,7 @@ def play(strategy, grid, rounds, first=1):
 def expected_sum(strategy):
     """Σ λ/(a·r): the mean of Σ coefficients once all clients are online."""
     ids = strategy.sampler.state.population.here()
-    return float((strategy.sampler.weights[ids] / strategy.sampler.state.reach.at(ids)).sum())
+    return float((strategy.sampler.weights[ids] / strategy.sampler.state.rates.at(ids)).sum())
 
 
 # Outages
@@ -186,14 +186,14 @@ def test_a_node_that_is_always_unreachable_does_not_hold_up_the_run():
 @pytest.mark.parametrize(("lowest", "a"), [(0.1, 0.1), (0.02, 0.02), (1e-6, 7.9 / 405)])
 def test_no_client_counts_more_than_the_bound(lowest, a):
     """A client that is online in three of 400 rounds."""
-    offline = EstimateAvailability(gone_after=None, lowest=lowest)
+    offline = EstimateAvailability(leave_after=None, lowest=lowest)
     strategy, grid = sampling(budget=N, offline=offline), fleet()
     rare = sorted(grid.all)[7]
     play(strategy, grid, 1)
     for t in range(2, 402):
         grid.online = grid.all if t % 200 == 0 else grid.all - {rare}
         one_round(strategy, grid, X, t)
-    assert strategy.sampler.state.reach.available(np.array([7])) == pytest.approx(a, rel=0.02)
+    assert strategy.sampler.state.rates.available(np.array([7])) == pytest.approx(a, rel=0.02)
 
 
 # Names that are lost
@@ -510,10 +510,10 @@ def test_every_round_is_reported(log):
     assert report.metrics() == {name: told[name] for name in report.metrics()}
     assert list(report.drawn) == strategy.sampler.keys(strategy.cohort.ids)
     assert list(report.drawn.values()) == pytest.approx(strategy.cohort.expected)
-    assert set(report.heard) | set(report.refused) == set(report.drawn)
+    assert set(report.answered) | set(report.refused) == set(report.drawn)
     weight = dict(zip(report.drawn, strategy.cohort.weight, strict=True))
     unheard = sum(weight[key] for key in report.refused) / sum(weight.values())
-    assert report.unheard == pytest.approx(unheard)
+    assert report.unanswered == pytest.approx(unheard)
     assert report.variance > 0
 
 
@@ -754,8 +754,8 @@ def test_a_cohort_from_before_a_restart_is_reported_as_it_stands(tmp_path):
 
 
 def test_renormalising_later_is_refused():
-    with pytest.raises(ValueError, match=r"gone_after=3 would leave .* EstimateAvailability"):
-        Renormalise(gone_after=3)
+    with pytest.raises(ValueError, match=r"leave_after=3 would leave .* EstimateAvailability"):
+        Renormalise(leave_after=3)
 
 
 # Found by attack

@@ -19,7 +19,7 @@ CLIENTS, ROUNDS = 24, 40
 RNG = np.random.default_rng(5)
 UPDATES = [{"w": scale * RNG.normal(size=4)} for scale in RNG.lognormal(0, 1, CLIENTS)]
 OFFLINE = {
-    "estimated": EstimateAvailability(gone_after=6),
+    "estimated": EstimateAvailability(leave_after=6),
     "renormalised": Renormalise(),
 }
 

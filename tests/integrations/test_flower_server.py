@@ -186,7 +186,7 @@ def test_a_running_sum_says_what_all_inner_products_say(procedure, response, ava
             heard = [update if here else None for update, here in zip(updates, came, strict=True)]
             expected = kvib.estimated_variance(cohort, heard)
             assert value == pytest.approx(expected.value, rel=1e-9, abs=1e-12, nan_ok=True)
-            lost = ~came & (cohort.response == cohort.availability)
+            lost = ~came & (cohort.answer_probability == cohort.availability)
             if lost.any():
                 assert math.isnan(value)
             if not came.all() and cohort.guarantee != "unbiased":
@@ -206,7 +206,10 @@ def test_nothing_is_known_where_a_large_client_is_silent():
             seen += silent
             if silent:
                 assert metrics["kvib-variance"] != 0
-            if silent and (strategy.cohort.response == strategy.cohort.availability).all():
+            if (
+                silent
+                and (strategy.cohort.answer_probability == strategy.cohort.availability).all()
+            ):
                 assert math.isnan(metrics["kvib-variance"])
             if budget == 4 and t == 1:
                 assert metrics["kvib-variance"] == 0  # all were drawn, and all came

@@ -61,12 +61,12 @@ def test_who_says_nothing_is_late_and_who_is_refused_is_not():
     position = round.answers("bob")
     round.refuse(position, "it diverged")
     round.answers("ann")
-    round.refuse(3, "it is offline", Silence.AWAY)
+    round.refuse(3, "it is offline", Silence.OFFLINE)
     assert round.answers("zoe") is None
     round.refuse_silent()
-    assert round.unheard == {
+    assert round.unanswered == {
         "bob": Refusal(Silence.REFUSED, "it diverged"),
-        "zoe": Refusal(Silence.AWAY, "it is offline"),
+        "zoe": Refusal(Silence.OFFLINE, "it is offline"),
         "eve": Refusal(Silence.LATE, "no answer"),
     }
     assert round.refused == {"bob": "it diverged", "zoe": "it is offline", "eve": "no answer"}

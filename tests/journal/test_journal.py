@@ -15,7 +15,7 @@ from journal_crash import assert_same
 
 import kvib
 from kvib.journal import journalled, read
-from kvib.journal.layout import Heard
+from kvib.journal.layout import Answered
 from members import IDS, PAIRS
 
 recorder = kvib.journal.recorder
@@ -296,11 +296,11 @@ def test_history(tmp_path):
                 sampler.update(cohort, norms[cohort.round])
         for _ in range(2):  # in use, then closed
             logged = list(history.rounds())
-            assert [one.heard for one in logged] == [k != 4 for k in range(9)]
+            assert [one.answered for one in logged] == [k != 4 for k in range(9)]
             for one, cohort in zip(logged, cohorts, strict=True):
                 silent = np.full(len(cohort), np.nan)
                 assert np.array_equal(one.norms, norms.get(cohort.round, silent), equal_nan=True)
-                for name in ("ids", "count", "weight", "response", "availability", "round"):
+                for name in ("ids", "count", "weight", "answer_probability", "availability", "round"):
                     assert np.array_equal(getattr(one.cohort, name), getattr(cohort, name))
                 for name in ("budget", "requested", "guarantee", "token"):
                     assert getattr(one.cohort, name) == getattr(cohort, name)
@@ -334,7 +334,7 @@ def test_empty_rounds(tmp_path):
     with journalled(tmp_path / "a") as sampler:
         assert [len(c) for c in sampler.outstanding()] == [0]
         history = read(tmp_path / "a")
-        assert [(len(one.cohort), one.heard) for one in history.rounds()] == [
+        assert [(len(one.cohort), one.answered) for one in history.rounds()] == [
             (0, False),
             (0, True),
             (0, True),
@@ -401,7 +401,7 @@ def test_rounds_are_of_one_moment(tmp_path, monkeypatch):
         for _ in range(12):
             hear(sampler)
         assert read(tmp_path / "a").about.removed > 4
-        assert [(one.cohort.round, one.heard) for one in rounds] == [(k, True) for k in (1, 2, 3)]
+        assert [(one.cohort.round, one.answered) for one in rounds] == [(k, True) for k in (1, 2, 3)]
 
 
 def test_snapshots_by_the_cost_of_replay(tmp_path, monkeypatch):
@@ -512,7 +512,7 @@ def test_the_variance_that_updates_show_is_kept(procedure, tmp_path, monkeypatch
 
     def noting(*given):
         done = done_again(*given)
-        rows.extend([done.row] if isinstance(done.row, Heard) else [])
+        rows.extend([done.row] if isinstance(done.row, Answered) else [])
         return done
 
     monkeypatch.setattr(recorder.Recorder, "_done", noting)

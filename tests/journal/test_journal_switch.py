@@ -21,7 +21,7 @@ from kvib.integrations.kit import (
     Fleet,
     FleetOptions,
     Introduction,
-    usual_guard,
+    default_guard,
 )
 from kvib.journal import Switch, journalled, read
 from kvib.journal.events import KINDS
@@ -126,7 +126,7 @@ def test_it_knows_what_a_follower_of_the_history_knows(tmp_path, old, drawn, new
     path = tmp_path / "a"
     with begin(path, old, drawn, snapshot_every=every) as sampler:
         play(sampler, 15)
-        rounds = [one for one in read(path).rounds() if one.heard]
+        rounds = [one for one in read(path).rounds() if one.answered]
         learned = sampler.switch(new, procedure)
         assert learned == Learned(rounds=len(rounds), missing=0)
         follower = following(new, sampler)
@@ -334,7 +334,7 @@ def test_outstanding_cohorts(tmp_path):
         assert np.isnan(table.variance[[0, 2, 3, 4]]).all()
         known = [one.cohort.pairs is not None for one in read(path).rounds()]
         assert known == [True] * 3 + [False] * 2 + [True]
-        assert (sampler.state.learned.cost > 0).sum() == len(
+        assert (sampler.state.learned.omega > 0).sum() == len(
             np.union1d(np.union1d(cohorts[4].ids, cohorts[1].ids), cohorts[5].ids)
         )
         sampler.close()
@@ -374,20 +374,20 @@ def test_rounds_that_were_removed(tmp_path):
         sampler.update(late, np.ones(len(late)))  # kept, other than its draw
         play(sampler, 4, late=False)
         assert late.round < read(path).about.removed < late.round + 6
-        rounds = [one for one in read(path).rounds() if one.heard]
+        rounds = [one for one in read(path).rounds() if one.answered]
         heard = int(np.isfinite(read(path).table().answered).sum())
         learned = sampler.switch(kvib.KVib(mix=0.5, gamma=1.0))
         assert learned == Learned(len(rounds), heard - len(rounds))
         assert learned.missing > 0
-        cost = np.zeros(len(sampler))
+        omega = np.zeros(len(sampler))
         for one in rounds:
             answered = ~np.isnan(one.norms)
             its = one.cohort.take(answered)
             pi = sampler.state.population.raw[its.ids] * one.norms[answered]
-            q = its.response * its.availability
-            cost[its.ids] += its.count * (pi / np.sqrt(q)) ** 2 / its.expected_answers
+            q = its.answer_probability * its.availability
+            omega[its.ids] += its.count * (pi / np.sqrt(q)) ** 2 / its.expected_answers
         ratio = sampler.state.learned.ratio
-        assert sampler.state.learned.cost[: len(cost)] == pytest.approx(cost, rel=1e-6)
+        assert sampler.state.learned.omega[: len(omega)] == pytest.approx(omega, rel=1e-6)
         assert ratio == len(sampler.state.population) / 4
         play(sampler, 3)
         left = image_of(sampler)
@@ -421,7 +421,7 @@ def test_the_policy_is_compared_first(tmp_path):
 
 def plan(path, policy, **options):
     """As the Flower strategy makes it: the guard follows from the policy."""
-    given = {"offline": EstimateAvailability(), "guard": usual_guard, "journal": path}
+    given = {"offline": EstimateAvailability(), "guard": default_guard, "journal": path}
     return FleetOptions(policy=policy, budget=lambda clients, round: 3, **(given | options))
 
 

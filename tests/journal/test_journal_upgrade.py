@@ -66,7 +66,7 @@ def play(sampler, rounds, unheard=(3,)):
 def same_draw(one, other):
     for name in ("ids", "count"):
         assert getattr(one, name).tolist() == getattr(other, name).tolist()
-    for name in ("expected", "weight", "response", "availability"):
+    for name in ("expected", "weight", "answer_probability", "availability"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-7)
     for name in ("round", "budget", "requested", "most", "guarantee", "token"):
         assert getattr(one, name) == getattr(other, name)

@@ -145,7 +145,7 @@ def test_the_released_mean_has_the_right_weights_in_the_wrong_order():
 
 
 def test_the_released_solver_takes_no_square_root():
-    state = RegularisedState(cost=np.array([0.0, 3.0, 8.0]), gamma=1.0, ratio=2.0)
+    state = RegularisedState(omega=np.array([0.0, 3.0, 8.0]), gamma=1.0, ratio=2.0)
     ids = np.arange(3)
     published, released = (
         parts.policy(as_released(label)) for label in ("K-Vib", "K-Vib as released")
@@ -268,14 +268,14 @@ def test_what_a_sampler_knows_of_stragglers(tmp_path, key):
     def known(line):
         sampler = parts.sampler(straggling(tmp_path, line, change), np.ones(5), SIZES)
         return getattr(
-            sampler.state.reach, {"response": "answering", "availability": "available"}[key]
+            sampler.state.rates, {"response": "answering", "availability": "available"}[key]
         )
 
     assert known("")(ids).tolist() == truth.tolist()
     assert known(f'{key} = "known"')(ids).tolist() == truth.tolist()
     assert known(f'{key} = "ignored"')(ids).tolist() == [1] * 5
     learning = straggling(tmp_path, f'{key} = "estimated"', change)
-    assert parts.sampler(learning, np.ones(5), SIZES).state.reach.guarantee == "consistent"
+    assert parts.sampler(learning, np.ones(5), SIZES).state.rates.guarantee == "consistent"
 
 
 @pytest.mark.filterwarnings("ignore:cool_down")

@@ -20,7 +20,7 @@ from kvib.lab import runs as lab_runs
 from kvib.lab.collect import KEYS, collect
 from kvib.lab.folders import read_rounds
 from kvib.lab.pool import play_all
-from kvib.lab.runs import Machine, Outcome, check, outcome, play
+from kvib.lab.runs import Machine, RunOutcome, check, outcome, play
 from kvib.lab.tables import load
 from kvib.sim import LinearEngine
 from kvib.sim.records import RAGGED, SCALARS
@@ -96,7 +96,7 @@ def test_rounds_of_a_run(played):
         assert frame["round"].to_list() == list(range(5))
         assert frame["clients"].to_list() == [len(ids) for ids in frame["ids"]]
         assert np.isfinite(frame["loss"].to_numpy()).all()
-        for column, every in (("train_loss", 2), ("cost", 2), ("variance", 2)):
+        for column, every in (("train_loss", 2), ("sampling_cost", 2), ("variance", 2)):
             measured = np.isfinite(frame[column].to_numpy())
             assert measured.tolist() == [t % every == 0 for t in range(5)], (name, column)
 
@@ -147,7 +147,7 @@ def test_nothing_is_begun_after_the_deadline(played, tmp_path):
     _, runs, _ = played
     for processes in (1, 2):
         ends = play_all(runs, tmp_path / str(processes), ONE, processes=processes, stop_after=0)
-        assert ends == [Outcome(0, finished=False)] * 4
+        assert ends == [RunOutcome(0, finished=False)] * 4
         assert not (tmp_path / str(processes)).exists()
 
 
@@ -669,7 +669,7 @@ def test_collect_and_load(played, tmp_path):
     assert set(loaded.about["runs"]) == {run.name for run in runs}
     frame = read_rounds(out / "tiny" / runs[1].name)
     part = table.filter(pl.col("label") == "K-Vib", pl.col("seed") == 0)
-    regret = (frame["cost"] - frame["optimal_cost"]).to_numpy()
+    regret = (frame["sampling_cost"] - frame["optimal_sampling_cost"]).to_numpy()
     np.testing.assert_allclose(
         part["regret"].cast(pl.Float64).fill_null(np.nan).to_numpy(), regret, rtol=1e-6
     )

@@ -434,7 +434,9 @@ def test_regret_on_synthetic(small, seed):
         simulation = Simulation(
             task, engine, sampler, local, evaluate_every=0, exact_every=1, seed=seed
         )
-        return sum(record.cost - record.optimal_cost for record in simulation.run(100))
+        return sum(
+            record.sampling_cost - record.optimal_sampling_cost for record in simulation.run(100)
+        )
 
     assert 0 < regret(kvib.Forecast()) < regret(kvib.KVib(rounds=100)) / 20
 

@@ -112,15 +112,17 @@ def test_perfect_with_the_right_value_is_the_oracle(priced):
     prices = rng.uniform(0.5, 4, 30) if priced else None
     most = prices.sum() if priced else 30
     ids, one = np.arange(30), np.ones(30)
-    heard = kvib.Cohort(ids=ids, count=one, expected=1 / q, weight=one, response=q)  # once each
+    heard = kvib.Cohort(
+        ids=ids, count=one, expected=1 / q, weight=one, answer_probability=q
+    )  # once each
     perfect = Perfect(Members(one / 30, prices, 8.0, 1.0, np.empty((30, 0))))
     offer = Offer(ids, prices, 8.0)
     perfect.learn(heard, pi)
     for K in (0.5, 3, 12, 29):
-        costs, rest = perfect.costs(heard, pi, offer, K)
+        costs, rest = perfect.variance_terms(heard, pi, offer, K)
         p = kvib.waterfill(pi / np.sqrt(q), K, cost=prices)
         assert costs.sum() + rest == pytest.approx(norm_part(pi, q, p, 1.0).sum())
-    enough, rest = perfect.costs(heard, pi, offer, most)
+    enough, rest = perfect.variance_terms(heard, pi, offer, most)
     assert enough.sum() + rest == pytest.approx((pi**2 * (1 / q - 1)).sum())
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from kvib.replay.measurements import below_all
 
 import kvib
 from enumeration import outcomes
@@ -19,7 +20,6 @@ from kvib.names import PROCEDURES
 from kvib.policies import Setting
 from kvib.replay import Terms, replay
 from kvib.replay.plan import plan
-from kvib.replay.tally import below_all
 from logs import Spy, logged, world
 
 DRAWS = [kvib.independent, kvib.with_replacement, kvib.pivotal]
@@ -71,7 +71,7 @@ def learnt(policy, state, logged):
     if not answered.any():
         return state
     heard = logged.cohort.take(answered)
-    pi = heard.weight * logged.norms[answered] / np.sqrt(heard.response)
+    pi = heard.weight * logged.norms[answered] / np.sqrt(heard.answer_probability)
     return policy.observe(state, heard, pi)
 
 
@@ -91,7 +91,7 @@ def test_unbiased(procedure, rival):
             cohort = procedure(p, rng, weights=weights, round=t)
             answered = np.array([bool(rng.random() < q[i]) for i in cohort.ids], dtype=np.bool_)
             answers = np.where(answered, row[cohort.ids], np.nan)
-            rounds.append(Logged(replace(cohort, response=q[cohort.ids]), answers))
+            rounds.append(Logged(replace(cohort, answer_probability=q[cohort.ids]), answers))
             state = learnt(drawing, state, rounds[-1])
         return rounds
 
@@ -115,8 +115,8 @@ def test_what_norms_tell(procedure):
     pi, expected = np.linalg.norm(updates, axis=1) / 4, kvib.waterfill([1, 2, 3, 4], K)
 
     def round_with_silence(rng):
-        cohort = replace(procedure(expected, rng), response=1.0)
-        object.__setattr__(cohort, "response", r[cohort.ids])
+        cohort = replace(procedure(expected, rng), answer_probability=1.0)
+        object.__setattr__(cohort, "answer_probability", r[cohort.ids])
         answers = [updates[i] if rng.random() < r[i] else None for i in cohort.ids]
         return kvib.estimate(cohort, answers, like=np.zeros(3))
 
@@ -193,10 +193,10 @@ def test_rounds_without_feedback_are_left_out_but_empty_ones_count():
     weights, norms = world(3, rounds=10)
     rounds, _ = logged(kvib.Uniform(), weights, norms, 8, kvib.independent)
     empty = Cohort(ids=[], count=[], expected=[], weight=[], budget=8.0, requested=8.0, round=10)
-    lost = rounds[4]._replace(norms=np.full(len(rounds[4].cohort), np.nan), heard=False)
-    more = [*rounds[:4], lost, *rounds[5:], Logged(empty, np.empty(0), heard=False)]
+    lost = rounds[4]._replace(norms=np.full(len(rounds[4].cohort), np.nan), answered=False)
+    more = [*rounds[:4], lost, *rounds[5:], Logged(empty, np.empty(0), answered=False)]
     told = replay(more, RIVALS, Terms(weights))
-    assert (told.rounds, told.unheard) == (10, 1)
+    assert (told.rounds, told.unanswered) == (10, 1)
     assert told.logged.per_round[-1] == told.rows["forecast"].per_round[-1] == 0
     nobody = Logged(replace(empty, budget=0.0), np.empty(0))  # nobody could be drawn
     assert replay([*more, nobody], RIVALS, Terms(weights)).rounds == 10
@@ -394,7 +394,7 @@ def journal_of(path, draw, policy, procedure, budget, **options):
     with kvib.journalled(path, policy, weights, budget, procedure, **options) as sampler:
         for t, row in enumerate(norms):
             cohort = draw(sampler)
-            q = cohort.response / cohort.availability if answers is None else answers
+            q = cohort.answer_probability / cohort.availability if answers is None else answers
             silent = rng.random(len(cohort)) >= q
             late.append((t + 2 * (t % 3 == 0), cohort, np.where(silent, np.nan, row[cohort.ids])))
             for one in [one for one in late if one[0] <= t]:

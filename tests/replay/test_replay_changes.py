@@ -60,7 +60,7 @@ def test_unbiased():
             drawn = kvib.independent(p, rng, weights=share[t, here[t]], ids=here[t], round=t)
             answered = np.array([bool(rng.random() < q[i]) for i in drawn.ids], np.bool_)
             answers = np.where(answered, row[drawn.ids], np.nan)
-            drawn = replace(drawn, response=q[drawn.ids], budget=2.0, requested=2.0)
+            drawn = replace(drawn, answer_probability=q[drawn.ids], budget=2.0, requested=2.0)
             rounds.append(Logged(drawn, answers, changes=changes[t]))
         return rounds
 
@@ -184,7 +184,7 @@ def journal_of(path, draw, policy, procedure, budget, named=True, again=(), quie
         cohort = draw(sampler)
         learned = isinstance(options.get("response"), kvib.EstimatedRate)
         silent = rng.random(len(cohort)) >= (
-            q if learned else cohort.response / cohort.availability
+            q if learned else cohort.answer_probability / cohort.availability
         )
         late.append((t + 2 * (t % 3 == 0), cohort, np.where(silent, np.nan, row[cohort.ids])))
         for one in [one for one in late if one[0] <= t]:
@@ -199,7 +199,7 @@ def journal_of(path, draw, policy, procedure, budget, named=True, again=(), quie
 def move(sampler, rng):
     """Clients come and go, by their keys and with costs where they have them."""
     t = sampler.round
-    priced, gone = sampler.state.prices.cost is not None, sorted(sampler.state.population.gone)
+    priced, gone = sampler.state.prices.cost is not None, sorted(sampler.state.population.departed)
 
     def join(number, keys):
         cost = {"cost": rng.uniform(1, 3, number)} if priced else {}

@@ -92,10 +92,12 @@ def test_probabilities_and_coefficients(policy):
     cohort = sampler.gather(here)
     assert sampler.keys(cohort.ids) == sorted(here, key=KEYS.index)
     assert cohort.expected == pytest.approx(p[cohort.ids], rel=1e-12)
-    assert cohort.response == pytest.approx(0.5 * response[cohort.ids])
+    assert cohort.answer_probability == pytest.approx(0.5 * response[cohort.ids])
     told = [twin.admit(key).coefficient for key in sampler.keys(cohort.ids)]
     assert told == pytest.approx(cohort.coefficients, rel=1e-14)
-    assert told == pytest.approx(sampler.weights[cohort.ids] / (cohort.response * p[cohort.ids]))
+    assert told == pytest.approx(
+        sampler.weights[cohort.ids] / (cohort.answer_probability * p[cohort.ids])
+    )
     assert {twin.admit(key) for key in set(KEYS) - set(here)} <= {(False, 0.0)}
     assert cohort.guarantee == "unbiased"
     assert (cohort.budget, cohort.requested) == pytest.approx((6, 6))

@@ -66,7 +66,7 @@ def test_it_is_closed_and_unheard(tmp_path):
         sampler.give_up(cohorts[2])  # and goes on
         sampler.close()
     history = read(path)
-    assert [one.heard for one in history.rounds()] == [True, False, False, False]
+    assert [one.answered for one in history.rounds()] == [True, False, False, False]
     assert np.isnan(history.table().answered).tolist() == [False, True, True, True]
     assert history.participation().sum() == sum(map(len, cohorts))
 

@@ -26,7 +26,7 @@ def snapshot(sampler):
     arrays = [np.array(x, dtype=float) for x in sampler.state.learned]
     rates = [
         np.array(x, dtype=float)
-        for x in (*sampler.state.reach.response, *sampler.state.reach.availability)
+        for x in (*sampler.state.rates.response, *sampler.state.rates.availability)
     ]
     ledger = (sampler.round, bytes(sampler.state.rounds.updated))
     return [a.tobytes() for a in arrays + rates], ledger
@@ -185,7 +185,7 @@ def test_several_cohorts_outstanding_in_any_order():
     omega = np.zeros(5)
     for cohort in cohorts:  # each counts with the probabilities it was drawn with
         omega[cohort.ids] += cohort.weight**2 / cohort.expected
-    assert sampler.state.learned.cost == pytest.approx(omega)
+    assert sampler.state.learned.omega == pytest.approx(omega)
 
 
 def test_norms_by_id():
@@ -208,7 +208,7 @@ def test_silence_is_noticed():
 def test_estimated_response():
     sampler = new(response=kvib.EstimatedRate(strength=2), procedure=kvib.pivotal)
     cohort = sampler.draw(budget=5)
-    assert cohort.response.tolist() == [1] * 5  # exactly 1 until somebody stays silent
+    assert cohort.answer_probability.tolist() == [1] * 5  # exactly 1 until somebody stays silent
     assert cohort.guarantee == "consistent"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -216,8 +216,8 @@ def test_estimated_response():
     cohort = sampler.draw(budget=5)
     common = (1 + 4) / (1 + 5)
     answered = (2 * common + 1) / (2 + 1)
-    assert cohort.response == pytest.approx([answered] * 4 + [2 * common / 3])
-    assert cohort.coefficients == pytest.approx(cohort.weight / cohort.response)
+    assert cohort.answer_probability == pytest.approx([answered] * 4 + [2 * common / 3])
+    assert cohort.coefficients == pytest.approx(cohort.weight / cohort.answer_probability)
 
 
 def test_estimated_response_converges():
@@ -228,7 +228,7 @@ def test_estimated_response_converges():
         cohort = sampler.draw()
         sampler.update(cohort, np.where(rng.random(2) < q[cohort.ids], 1.0, np.nan))
     # 1,600 trials each: standard error below .0125
-    assert sampler.draw(budget=5).response == pytest.approx(q, abs=5.5 * 0.0125)
+    assert sampler.draw(budget=5).answer_probability == pytest.approx(q, abs=5.5 * 0.0125)
 
 
 def test_estimated_availability():
@@ -241,7 +241,7 @@ def test_estimated_availability():
         sampler.draw()
     cohort = sampler.draw(available=range(5), budget=5)
     assert cohort.availability == pytest.approx(a, abs=5.5 * 0.01)
-    assert cohort.response == pytest.approx(cohort.availability)
+    assert cohort.answer_probability == pytest.approx(cohort.availability)
     assert cohort.guarantee == "consistent"
 
 
@@ -258,7 +258,7 @@ def test_learning_divides_by_the_chance_of_an_answer():
     cohort = sampler.draw(budget=5)
     sampler.update(cohort, np.ones(5))
     pi = sampler.weights / np.sqrt(0.5)
-    assert sampler.state.learned.cost == pytest.approx(pi**2 / (0.5 * cohort.expected))
+    assert sampler.state.learned.omega == pytest.approx(pi**2 / (0.5 * cohort.expected))
 
 
 def test_importance_weights_count_the_chance_of_an_answer_once():
@@ -317,7 +317,7 @@ def test_threads():
     total = np.zeros(5)
     for cohort in cohorts:
         total[cohort.ids] += cohort.weight**2 / cohort.expected
-    assert sampler.state.learned.cost == pytest.approx(total)
+    assert sampler.state.learned.omega == pytest.approx(total)
 
 
 def test_cohorts_cannot_be_changed():
@@ -375,7 +375,7 @@ ALTERED = {
     "expected": lambda c: replace(c, expected=c.expected * 0.01),
     "a little of expected": lambda c: replace(c, expected=c.expected * (1 + 1e-6)),
     "weight": lambda c: replace(c, weight=c.weight * 2),
-    "response": lambda c: replace(c, response=c.response / 2),
+    "response": lambda c: replace(c, answer_probability=c.answer_probability / 2),
     "availability": lambda c: replace(c, availability=c.availability * 0.9),
     "budget": lambda c: replace(c, budget=1.0),
     "most": lambda c: replace(c, most=2.0),

@@ -41,10 +41,10 @@ def test_from_the_next_round_on(tmp_path, old, new):
     sampler = kvib.Sampler(before, WEIGHTS, 4, drawn, **options)
     play(sampler, 6)
     waits = sampler.draw()
-    rates, resting = sampler.state.reach.at(np.arange(N)), sampler.state.cool_down.ids
+    rates, resting = sampler.state.rates.at(np.arange(N)), sampler.state.cool_down.ids
     sampler.switch(policy, procedure)
     assert (sampler.policy, sampler.round) == (policy, 7)
-    assert sampler.state.reach.at(np.arange(N)).tolist() == rates.tolist()
+    assert sampler.state.rates.at(np.arange(N)).tolist() == rates.tolist()
     assert sampler.state.cool_down.ids.tolist() == resting.tolist() == waits.ids.tolist()
     # whoever is looked up in an index has the probability that a look at all clients gives
     fresh = kvib.Sampler(policy, WEIGHTS, 4, procedure)
@@ -104,7 +104,7 @@ def test_what_is_refused_changes_nothing():
         sampler.switch(kvib.Vrb())
     sampler.gather([])
     after = sampler.packed()
-    assert np.array_equal(before["state.cost"], after["state.cost"][:N])
+    assert np.array_equal(before["state.omega"], after["state.omega"][:N])
 
 
 @pytest.mark.parametrize(("policy", "procedure"), WAYS[:4], ids=IDS[:4])

@@ -6,7 +6,7 @@ import pytest
 from kvib.sim import ClientData, LinearEngine, LocalSGD, SoftmaxRegression, Task
 from kvib.sim.engines.make import AUTO, ENGINES, NAMES, EngineShelf, check_engine, make_engine
 from kvib.sim.engines.place import HERE, Place
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 
 LOCAL = LocalSGD(0.1, batch_size=4, prox=0.1)
 ONE = Place(threads=1)
@@ -32,7 +32,7 @@ def test_engines_agree(task, name):
         engine, wanted = make_engine(name, task, LOCAL, ONE), LinearEngine(task, LOCAL, 1)
     except (ImportError, ValueError) as error:
         pytest.skip(str(error))
-    batches = plan(task.train, np.arange(len(task)), LOCAL, 0, 0)
+    batches = local_batches(task.train, np.arange(len(task)), LOCAL, 0, 0)
     start = np.random.default_rng(1).normal(size=28).astype(np.float32)
     model = engine.from_numpy(start)
     assert engine.to_numpy(model).tolist() == start.tolist()

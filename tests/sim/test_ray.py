@@ -19,7 +19,7 @@ from kvib.sim.engines.engine import SLOWLY, MemoryShortError, NobodyError, Summe
 from kvib.sim.engines.place import Place
 from kvib.sim.engines.ray_engine import RayEngine, Workers, _Actor, _LostError, _Worker
 from kvib.sim.full_round import full_round
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 from kvib.sim.stragglers import Stragglers
 from kvib.sim.training import Training
 
@@ -72,7 +72,7 @@ def test_silent_clients_with_and_without_sums(coefficients):
         np.testing.assert_allclose(a.norms, b.norms, rtol=1e-6)
         assert a.step_norm == pytest.approx(b.step_norm, rel=1e-5)
         updates = LinearEngine(TASK, LOCAL).updates(
-            model, plan(TASK.train, cohort.ids, LOCAL, seed=1, round=t)
+            model, local_batches(TASK.train, cohort.ids, LOCAL, seed=1, round=t)
         )
         heard = [None if np.isnan(n) else u for n, u in zip(a.norms, updates, strict=True)]
         wanted = kvib.estimate(cohort, heard, coefficients)
@@ -98,8 +98,8 @@ class Far(LinearEngine):
 def everybody(run, t):
     """What exact metrics of a round are made from."""
     sampler, training = run.sampler, Training(run.task, run.engine, run.local, run.seed)
-    reach, waiting = sampler.state.reach, sampler.state.cool_down.ids
-    stakes = Stragglers(len(sampler), reach, None, None).stakes(reach, waiting, None)
+    rates, waiting = sampler.state.rates, sampler.state.cool_down.ids
+    stakes = Stragglers(len(sampler), rates, None, None).stakes(rates, waiting, None)
     return full_round(training, run.model, t, sampler.weights, stakes, sampler.state.memory)
 
 
@@ -135,7 +135,7 @@ def test_a_worker_trains_as_many_together_as_fit():
 
     worker = _Worker(TASK, LOCAL, Small)
     worker.engine.chunk = 3
-    model, batches = worker.initial(0), plan(TASK.train, np.arange(10), LOCAL, 0, 0)
+    model, batches = worker.initial(0), local_batches(TASK.train, np.arange(10), LOCAL, 0, 0)
     found = worker.updates(model, batches)
     assert worker.engine.together == 3
     np.testing.assert_allclose(found, LinearEngine(TASK, LOCAL).updates(model, batches), rtol=1e-6)
@@ -151,10 +151,10 @@ def test_devices_of_workers(device):
 
 def test_parts_of_batches():
     ids = np.array([3, 9, 20, 41])
-    whole = plan(TASK.train, ids, LOCAL, 0, 5)
+    whole = local_batches(TASK.train, ids, LOCAL, 0, 5)
     for at in ([0], [1, 3], [0, 1, 2, 3], [2, 0], []):
         at = np.array(at, dtype=np.int64)
-        part, wanted = whole.part(at), plan(TASK.train, ids[at], LOCAL, 0, 5)
+        part, wanted = whole.part(at), local_batches(TASK.train, ids[at], LOCAL, 0, 5)
         for found, array in zip(part, wanted, strict=True):
             assert found.tolist() == array.tolist()
 
@@ -320,7 +320,7 @@ def test_whoever_is_too_slow_is_silent(cluster):
     engine = RayEngine(TASK, LOCAL, workers=Workers(count=2, patience=3.0), make=stuck)
     model = engine.initial(0)
     ids = np.array([7, 8])
-    batches = plan(TASK.train, ids, LOCAL, 0, 0)
+    batches = local_batches(TASK.train, ids, LOCAL, 0, 0)
     begin = time.monotonic()
     norms, total = engine.summed(model, batches, np.ones(2))
     assert time.monotonic() - begin < 10
@@ -349,7 +349,7 @@ def dying(times, flags):
 @slow
 @pytest.mark.parametrize("method", ["summed", "answers"])
 def test_a_round_in_which_nobody_answers_is_begun_again(cluster, tmp_path, method):
-    batches = plan(TASK.train, np.array([7, 8]), LOCAL, 0, 0)
+    batches = local_batches(TASK.train, np.array([7, 8]), LOCAL, 0, 0)
     more = (np.ones(2),) if method == "summed" else ()
     for times in (1, 2):
         flags = tmp_path / str(times)
@@ -428,7 +428,7 @@ def test_the_worker_that_adds_dies(cluster):
     """What the others of its node found still comes, and another takes its place."""
     engine = RayEngine(TASK, LOCAL, workers=Workers(count=4))
     model, ids = engine.initial(0), np.arange(20)
-    batches = plan(TASK.train, ids, LOCAL, 0, 0)
+    batches = local_batches(TASK.train, ids, LOCAL, 0, 0)
     real, failed = engine._get, []
 
     def losing(ref, seconds=None):

@@ -20,7 +20,7 @@ from kvib.sim import (  # noqa: E402
 from kvib.sim.engines.engine import SLOWLY  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
 from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
-from kvib.sim.local import plan  # noqa: E402
+from kvib.sim.local import local_batches  # noqa: E402
 
 SIZES = [7, 1, 12, 3, 1, 20, 5]
 FEATURES, CLASSES = 6, 4
@@ -133,7 +133,7 @@ def test_all_engines_equal_the_reference(task, local):
     reference = ReferenceEngine(task, local)
     model = start(reference)
     for ids in (np.arange(len(SIZES)), np.array([1]), np.array([0, 1, 4])):
-        batches = plan(task.train, ids, local, seed=5, round=2)
+        batches = local_batches(task.train, ids, local, seed=5, round=2)
         wanted = trained(reference, model, batches)
         assert wanted.shape == (len(ids), len(model))
         assert (np.abs(wanted).max(axis=1) > 1e-4).all()  # everybody moved
@@ -152,7 +152,9 @@ def test_all_engines_equal_the_reference_round_after_round(task):
     rng = np.random.default_rng(0)
     for t in range(4):
         model = start(reference, seed=t)
-        batches = plan(task.train, np.sort(rng.permutation(7)[: 7 - 2 * (t % 3)]), local, 0, t)
+        batches = local_batches(
+            task.train, np.sort(rng.permutation(7)[: 7 - 2 * (t % 3)]), local, 0, t
+        )
         wanted = trained(reference, model, batches)
         for name, engine in others.items():
             engine.evaluate(engine.from_numpy(model), "test")
@@ -216,7 +218,7 @@ def test_the_initial_model_is_decided_by_the_seed_alone():
 def test_threads_do_not_change_the_linear_engine():
     task, local = linear_task(), LOCALS["prox"]
     model = np.zeros(28, np.float32)
-    batches = plan(task.train, np.arange(7), local, 0, 0)
+    batches = local_batches(task.train, np.arange(7), local, 0, 0)
     one, five = (LinearEngine(task, local, threads=n).updates(model, batches) for n in (1, 5))
     assert one.tobytes() == five.tobytes()
 
@@ -244,7 +246,7 @@ def both(task, local=None):
     wanted = [f"{SLOWLY}: {engine.slow}"] if engine.slow else []
     assert [str(warning.message) for warning in told] == wanted
     model = start(reference)
-    batches = plan(task.train, np.array([0, 2, 3, 5, 6]), local, 0, 0)
+    batches = local_batches(task.train, np.array([0, 2, 3, 5, 6]), local, 0, 0)
     return trained(reference, model, batches), trained(engine, model, batches), engine
 
 
@@ -338,7 +340,7 @@ def test_frozen_and_unused_parameters_stay(make, batched):
     task, local = module_task(make), LOCALS["prox"]
     reference, engine = ReferenceEngine(task, local), TorchEngine(task, local, batched=batched)
     model = start(reference)
-    batches = plan(task.train, np.arange(7), local, 0, 0)
+    batches = local_batches(task.train, np.arange(7), local, 0, 0)
     wanted = trained(reference, model, batches)
     np.testing.assert_allclose(trained(engine, model, batches), wanted, rtol=2e-4, atol=3e-6)
     outputs = FEATURES * CLASSES + CLASSES
@@ -374,7 +376,7 @@ def test_training_is_in_training_mode_after_an_evaluation(batched):
     reference, engine = ReferenceEngine(task, local), TorchEngine(task, local, batched=batched)
     model = start(reference)
     engine.evaluate(engine.from_numpy(model), "test")
-    batches = plan(task.train, np.arange(7), local, 0, 0)
+    batches = local_batches(task.train, np.arange(7), local, 0, 0)
     wanted = trained(reference, model, batches)
     np.testing.assert_allclose(trained(engine, model, batches), wanted, rtol=2e-4, atol=3e-6)
 
@@ -388,7 +390,7 @@ def test_dropout_is_decided_by_the_round_and_not_by_what_ran_before(batched):
     )
     engine = TorchEngine(task, LOCALS["epochs"], batched=batched)
     model = start(engine)
-    batches = plan(task.train, np.arange(7), LOCALS["epochs"], 0, 0)
+    batches = local_batches(task.train, np.arange(7), LOCALS["epochs"], 0, 0)
     state = torch.random.get_rng_state()
     first = trained(engine, model, batches)
     torch.rand(17)
@@ -420,7 +422,7 @@ def test_other_number_types(kind):
     train, (x, y) = clients()
     engine = kind(linear_task(), LOCALS["epochs"])
     model = start(engine)
-    batches = plan(train, np.arange(7), LOCALS["epochs"], 0, 0)
+    batches = local_batches(train, np.arange(7), LOCALS["epochs"], 0, 0)
     wanted = trained(engine, model, batches)
     for kind_of_label in (np.int32, np.uint8):
         other = ClientData(train.x.astype(np.float64), train.y.astype(kind_of_label), train.sizes)
@@ -453,7 +455,7 @@ def test_bf16_is_near_and_leaves_settings_alone(batched):
     task, local = linear_task(), LocalSGD(0.1, batch_size=4, epochs=4)
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
     exact, rough = TorchEngine(task, local), TorchEngine(task, local, "cpu", "bf16", batched)
-    model, batches = start(exact), plan(task.train, np.arange(7), local, 0, 0)
+    model, batches = start(exact), local_batches(task.train, np.arange(7), local, 0, 0)
     got, wanted = trained(rough, model, batches), trained(exact, model, batches)
     assert got.dtype == np.float32
     assert got.tobytes() != wanted.tobytes()
@@ -463,9 +465,9 @@ def test_bf16_is_near_and_leaves_settings_alone(batched):
 
 def test_memory_decides_the_chunk():
     task = linear_task()
-    small = TorchEngine(task, LOCALS["epochs"], memory=6 * 4 * 28 * 3)
+    small = TorchEngine(task, LOCALS["epochs"], chunk_bytes=6 * 4 * 28 * 3)
     assert small.chunk == 3
-    assert TorchEngine(task, LOCALS["epochs"], memory=1).chunk == 1
+    assert TorchEngine(task, LOCALS["epochs"], chunk_bytes=1).chunk == 1
 
 
 def test_the_linear_engine_is_for_softmax_regression():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvib.sim import ClientData, LocalSGD
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 
 SIZES = np.array([7, 1, 12, 3, 5])
 DATA = ClientData(np.zeros((28, 2), np.float32), np.zeros(28, int), SIZES)
@@ -18,7 +18,7 @@ def batches_of(batches, c):
 
 
 def planned(ids, local, seed=0, round=0):
-    batches = plan(DATA, np.array(ids), local, seed, round)
+    batches = local_batches(DATA, np.array(ids), local, seed, round)
     return {int(i): batches_of(batches, c) for c, i in enumerate(ids)}
 
 
@@ -37,9 +37,11 @@ def test_it_depends_on_no_other_client_even_in_a_large_cohort():
     n = 3000
     data = ClientData(np.zeros((4 * n, 1), np.float32), np.zeros(4 * n, int), np.full(n, 4))
     local = LocalSGD(0.1, batch_size=3, epochs=2)
-    all_of_them = plan(data, np.arange(n), local, 1, 1)
+    all_of_them = local_batches(data, np.arange(n), local, 1, 1)
     for i in (0, 17, n - 1):
-        assert batches_of(plan(data, np.array([i]), local, 1, 1), 0) == batches_of(all_of_them, i)
+        assert batches_of(local_batches(data, np.array([i]), local, 1, 1), 0) == batches_of(
+            all_of_them, i
+        )
 
 
 def test_every_pass_is_a_permutation():
@@ -68,7 +70,7 @@ def test_orders_are_uniform():
     """Chi-square over the 6 orders of 3 samples: 5 degrees of freedom, rate 1e-6 at 38."""
     local = LocalSGD(0.1, batch_size=3)
     data = ClientData(np.zeros((6000, 1), np.float32), np.zeros(6000, int), np.full(2000, 3))
-    batches = plan(data, np.arange(2000), local, 0, 0)
+    batches = local_batches(data, np.arange(2000), local, 0, 0)
     orders = (batches.samples.reshape(-1, 3) % 3) @ [9, 3, 1]
     seen = np.unique(orders, return_counts=True)[1]
     assert len(seen) == 6
@@ -81,7 +83,7 @@ def test_steps_cut_the_last_pass(steps):
     long = planned([0, 1, 2, 3, 4], LocalSGD(0.1, batch_size=4, epochs=7))
     for i in short:
         assert short[i] == long[i][:steps]
-    counts = plan(DATA, np.arange(5), LocalSGD(0.1, batch_size=4, steps=steps), 0, 0).steps
+    counts = local_batches(DATA, np.arange(5), LocalSGD(0.1, batch_size=4, steps=steps), 0, 0).steps
     assert counts.tolist() == [steps] * 5
 
 

@@ -20,7 +20,7 @@ from kvib.sim import (
     SoftmaxRegression,
     Task,
 )
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 from members import POLICIES
 
 LOCAL = LocalSGD(0.1, batch_size=8)
@@ -44,7 +44,9 @@ def new(policy=None, procedure=None, *, task=None, local=LOCAL, budget=4, server
 
 def everybody(simulation, t):
     """Norms and updates of all clients from the current model."""
-    batches = plan(simulation.task.train, np.arange(N), simulation.local, simulation.seed, t)
+    batches = local_batches(
+        simulation.task.train, np.arange(N), simulation.local, simulation.seed, t
+    )
     updates = simulation.engine.updates(simulation.model, batches).astype(float)
     return np.linalg.norm(updates, axis=1), updates
 
@@ -60,7 +62,13 @@ def test_records():
         assert (r.norms > 0).all()
         assert math.isfinite(r.loss) == math.isfinite(r.accuracy) == (r.round % 2 == 0)
         assert math.isfinite(r.train_loss) == (r.round % 3 == 0)
-        for name in ("variance", "cost", "optimal_cost", "optimal_variance", "quality"):
+        for name in (
+            "variance",
+            "sampling_cost",
+            "optimal_sampling_cost",
+            "optimal_variance",
+            "quality",
+        ):
             assert math.isfinite(getattr(r, name)) == (r.round % 4 == 0)
         assert math.isfinite(r.estimated_variance)
         assert r.step_norm >= 0
@@ -101,8 +109,10 @@ def test_exact_metrics_of_independent_draws():
         record = simulation.round()
         assert record.variance == pytest.approx(metrics.variance(p, pi).value, rel=1e-5)
         assert record.variance_error == 0
-        assert record.cost == pytest.approx(metrics.cost(p, pi), rel=1e-5)
-        assert record.optimal_cost == pytest.approx(metrics.optimal_cost(pi, 4), rel=1e-5)
+        assert record.sampling_cost == pytest.approx(metrics.sampling_cost(p, pi), rel=1e-5)
+        assert record.optimal_sampling_cost == pytest.approx(
+            metrics.optimal_sampling_cost(pi, 4), rel=1e-5
+        )
         assert record.quality == pytest.approx(metrics.quality(p, pi, 4), rel=1e-4)
         assert record.optimal_factor == pytest.approx(metrics.optimal_factor(pi, 4), rel=1e-5)
         best = metrics.optimal_probabilities(pi, 4)
@@ -155,22 +165,24 @@ def test_variances_from_inner_products_across_chunks(procedure):
 def test_no_variance_from_inner_products_beyond_the_memory_for_them():
     needed = len(new().task) * new().model.nbytes
     for memory, known in ((needed, True), (needed - 1, False)):
-        simulation = new(kvib.Uniform(), kvib.pivotal, exact_every=1, gram_memory=memory)
+        simulation = new(kvib.Uniform(), kvib.pivotal, exact_every=1, gram_bytes=memory)
         record = simulation.round()
         assert math.isfinite(record.variance) == known
-        assert math.isfinite(record.cost)
+        assert math.isfinite(record.sampling_cost)
 
 
 def test_the_oracle_has_no_regret():
     for record in new(kvib.Optimal(), exact_every=1).run(rounds=5):
-        assert record.cost - record.optimal_cost == pytest.approx(0, abs=1e-9 * record.cost)
+        assert record.sampling_cost - record.optimal_sampling_cost == pytest.approx(
+            0, abs=1e-9 * record.sampling_cost
+        )
         assert record.variance == pytest.approx(record.optimal_variance)
-        assert record.quality == pytest.approx(0, abs=1e-9 * record.cost)
+        assert record.quality == pytest.approx(0, abs=1e-9 * record.sampling_cost)
 
 
 def test_others_have_regret():
     for record in new(kvib.Uniform(), kvib.independent, exact_every=1).run(rounds=3):
-        assert record.cost > record.optimal_cost
+        assert record.sampling_cost > record.optimal_sampling_cost
         assert record.variance / record.optimal_variance == pytest.approx(1 / record.optimal_factor)
 
 
@@ -284,7 +296,14 @@ def test_engines_agree_on_a_whole_run():
     torch.set_num_threads(before)
     for a, b in zip(*runs, strict=True):
         assert a.ids.tolist() == b.ids.tolist()
-        for name in ("loss", "accuracy", "variance", "cost", "step_norm", "estimated_variance"):
+        for name in (
+            "loss",
+            "accuracy",
+            "variance",
+            "sampling_cost",
+            "step_norm",
+            "estimated_variance",
+        ):
             assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-3)
 
 

@@ -224,7 +224,7 @@ def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
         assert first.ids.tolist() == [0, 5, 7, 10]
         assert math.isnan(first.answered)
         assert last.answered == last.clients
-        assert run.records[3].cost == pytest.approx(0.012747987, rel=1e-4)
+        assert run.records[3].sampling_cost == pytest.approx(0.012747987, rel=1e-4)
 
 
 def test_learned_rates_are_not_another_run(tmp_path):

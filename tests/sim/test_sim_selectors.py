@@ -9,7 +9,7 @@ import pytest
 
 import kvib
 from kvib.sim import ClientData, LinearEngine, LocalSGD, Record, Simulation, SoftmaxRegression, Task
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 
 LOCAL = LocalSGD(0.1, batch_size=8)
 N, K, ROUNDS = 12, 3, 7
@@ -83,7 +83,14 @@ def test_records_of_a_selector(rule):
         assert record.clients == record.answered == K
         assert record.asked == (5 if rule == RULES["Power-of-Choice"] else 0)
         assert math.isfinite(record.train_loss)
-        for name in ("variance", "bias", "cost", "optimal_cost", "quality", "estimated_variance"):
+        for name in (
+            "variance",
+            "bias",
+            "sampling_cost",
+            "optimal_sampling_cost",
+            "quality",
+            "estimated_variance",
+        ):
             assert math.isnan(getattr(record, name))  # there are no probabilities
     assert records[-1].loss < records[0].loss
 
@@ -103,7 +110,7 @@ def test_a_step_is_the_mean_of_the_chosen():
     simulation = new(kvib.DivFL())
     for t in range(3):
         before, task = simulation.model.astype(float), simulation.task
-        batches = plan(task.train, np.arange(N), LOCAL, 0, t)
+        batches = local_batches(task.train, np.arange(N), LOCAL, 0, t)
         updates = simulation.engine.updates(simulation.model, batches).astype(float)
         record = simulation.round()
         share = task.weights[record.ids] / task.weights[record.ids].sum()
@@ -120,7 +127,7 @@ def test_divfl_learns_updates_and_sketches_of_small_models_are_exact():
     )
     for t in range(ROUNDS):
         model, cohort = sketched.model, whole.draw()
-        batches = plan(sketched.task.train, cohort.ids, LOCAL, 0, t)
+        batches = local_batches(sketched.task.train, cohort.ids, LOCAL, 0, t)
         whole.update(cohort, list(sketched.engine.updates(model, batches).astype(float)))
         assert sketched.round().ids.tolist() == cohort.ids.tolist()
 

@@ -12,7 +12,7 @@ from kvib.analysis import metrics
 from kvib.sim import ClientData, LocalSGD, Simulation, Task
 from kvib.sim.engines.base import BaseEngine
 from kvib.sim.engines.engine import Evaluation, Summed
-from kvib.sim.local import plan
+from kvib.sim.local import local_batches
 from members import IDS, PAIRS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cool_down")  # clients that wait for long
@@ -105,7 +105,7 @@ def new(
 def full_step(simulation):
     """What full participation would do to the model."""
     everyone = np.arange(len(simulation.task))
-    batches = plan(
+    batches = local_batches(
         simulation.task.train, everyone, LOCAL, simulation.seed, simulation.sampler.round
     )
     return simulation.sampler.weights @ simulation.engine.updates(simulation.model, batches)
@@ -232,7 +232,7 @@ def test_a_sampler_that_is_not_told_stands_for_those_who_are_there(monkeypatch, 
     assert bias > 1e-3
     groups = {}  # outcomes with the same clients there, who are told by their cost
     for probability, d, record in found:
-        groups.setdefault(round(record.cost, 9), []).append((probability, d))
+        groups.setdefault(round(record.sampling_cost, 9), []).append((probability, d))
     assert len(groups) == 4  # the third client is always there
     within = 0.0
     for group in groups.values():
@@ -340,13 +340,15 @@ def test_the_oracle_has_no_regret_whatever_is_drawn(options):
     simulation = new(kvib.Optimal(), **options)
     for _ in range(6):
         r = simulation.round()
-        assert r.cost - r.optimal_cost == pytest.approx(0, abs=1e-9 * r.cost)
+        assert r.sampling_cost - r.optimal_sampling_cost == pytest.approx(
+            0, abs=1e-9 * r.sampling_cost
+        )
         assert r.variance == pytest.approx(r.optimal_variance)
-        assert r.quality == pytest.approx(0, abs=1e-9 * r.cost)
+        assert r.quality == pytest.approx(0, abs=1e-9 * r.sampling_cost)
     other = new(kvib.Uniform(), **options)
     for _ in range(6):
         r = other.round()
-        assert r.cost >= r.optimal_cost * (1 - 1e-12)
+        assert r.sampling_cost >= r.optimal_sampling_cost * (1 - 1e-12)
         assert 0 <= r.optimal_variance <= r.variance * (1 + 1e-12)
         assert math.isfinite(r.quality)
 
@@ -357,20 +359,29 @@ def test_every_policy_and_procedure_meets_stragglers(policy, procedure):
     simulation = new(policy, procedure, 3, clients=9, cool_down=1, **options)
     for _ in range(4):
         r = simulation.round()
-        names = ("variance", "bias", "cost", "optimal_cost", "optimal_variance", "quality")
+        names = (
+            "variance",
+            "bias",
+            "sampling_cost",
+            "optimal_sampling_cost",
+            "optimal_variance",
+            "quality",
+        )
         assert all(0 <= getattr(r, name) < math.inf for name in names)
         if procedure is not kvib.with_replacement:  # which may draw a client more than once
-            assert r.cost >= r.optimal_cost * (1 - 1e-9)
+            assert r.sampling_cost >= r.optimal_sampling_cost * (1 - 1e-9)
 
 
 def test_cost_and_regret_of_silence():
     simulation = new(kvib.BySize(), response=RESPONSE)
     p, weights = simulation.sampler.probabilities(), simulation.sampler.weights
-    batches = plan(TASK.train, np.arange(4), LOCAL, 0, 0)
+    batches = local_batches(TASK.train, np.arange(4), LOCAL, 0, 0)
     pi = weights * np.linalg.norm(simulation.engine.updates(simulation.model, batches), axis=1)
     record = simulation.round()
-    assert record.cost == pytest.approx((pi**2 / (RESPONSE * p)).sum())
-    assert record.optimal_cost == pytest.approx(metrics.optimal_cost(pi, 2, RESPONSE))
+    assert record.sampling_cost == pytest.approx((pi**2 / (RESPONSE * p)).sum())
+    assert record.optimal_sampling_cost == pytest.approx(
+        metrics.optimal_sampling_cost(pi, 2, RESPONSE)
+    )
     assert record.variance == pytest.approx((pi**2 * (1 / (RESPONSE * p) - 1)).sum())
     assert record.optimal_factor == pytest.approx(metrics.optimal_factor(pi, 2, RESPONSE))
 
@@ -384,7 +395,7 @@ def test_a_mean_has_no_exact_variance():
     for r in records:
         assert math.isnan(r.variance)
         assert math.isnan(r.bias)
-        assert math.isfinite(r.cost)
+        assert math.isfinite(r.sampling_cost)
 
 
 def test_availability_that_is_learned_has_no_exact_variance():
@@ -394,7 +405,7 @@ def test_availability_that_is_learned_has_no_exact_variance():
         r = simulation.round()
         assert math.isnan(r.variance)
         assert math.isnan(r.bias)
-        assert math.isfinite(r.cost)
+        assert math.isfinite(r.sampling_cost)
     always = new(availability=LEARNED).round()  # there is nothing to learn
     assert always.variance == new().round().variance
 
@@ -424,7 +435,13 @@ def test_a_round_in_which_nobody_answers_leaves_the_model(engine, options):
         record = simulation.round()
         assert record.answered == record.step_norm == 0
         assert (simulation.model == before).all()
-        finite = ("cost", "optimal_cost", "optimal_variance", "quality", "optimal_factor")
+        finite = (
+            "sampling_cost",
+            "optimal_sampling_cost",
+            "optimal_variance",
+            "quality",
+            "optimal_factor",
+        )
         assert all(math.isfinite(getattr(record, name)) for name in finite)
         assert not record.estimated_variance > 0  # 0, or not known
 
@@ -487,7 +504,14 @@ def test_clients_that_all_wait():
         record = simulation.round()
         assert record.available == record.clients == (0 if t % 2 else 4)
         assert (record.step_norm == 0) == bool(t % 2)
-        names = ("variance", "cost", "optimal_cost", "optimal_variance", "quality", "bias")
+        names = (
+            "variance",
+            "sampling_cost",
+            "optimal_sampling_cost",
+            "optimal_variance",
+            "quality",
+            "bias",
+        )
         assert all(math.isfinite(getattr(record, name)) for name in names)
     assert record.bias == pytest.approx(np.linalg.norm(full_step(simulation)))
 
@@ -543,12 +567,12 @@ def test_clients_that_a_cluster_loses_are_silent_too(coefficients):
     for _ in range(5):
         before, cohort = simulation.model, new_draw(simulation)
         d, record = step(simulation)
-        batches = plan(simulation.task.train, cohort.ids, LOCAL, 0, record.round)
+        batches = local_batches(simulation.task.train, cohort.ids, LOCAL, 0, record.round)
         updates = simulation.engine.updates(before, batches)
         heard = ~np.isnan(record.norms)
         given = [u if came else None for u, came in zip(updates, heard, strict=True)]
         assert d == pytest.approx(kvib.estimate(cohort, given, coefficients))
-        coins = simulation._stragglers.heard(cohort.ids, 0, record.round)
+        coins = simulation._stragglers.answering(cohort.ids, 0, record.round)
         assert heard.sum() == coins.sum() - 1
 
 

@@ -29,7 +29,7 @@ from kvib.sim.engines.batched import BatchedTrainer  # noqa: E402
 from kvib.sim.engines.engine import MemoryShortError  # noqa: E402
 from kvib.sim.engines.reference import ReferenceEngine  # noqa: E402
 from kvib.sim.engines.torch_engine import TorchEngine  # noqa: E402
-from kvib.sim.local import plan  # noqa: E402
+from kvib.sim.local import local_batches  # noqa: E402
 from kvib.sim.text import (  # noqa: E402
     Adapted,
     Classifier,
@@ -374,7 +374,7 @@ def test_engines_train_language_models_alike(name):
     task = TASKS[name]()
     reference, ids = ReferenceEngine(task, LOCAL), np.array([1, 4, 7])
     model = reference.initial(3)
-    batches = plan(task.train, ids, LOCAL, 0, 0)
+    batches = local_batches(task.train, ids, LOCAL, 0, 0)
     wanted = reference.updates(model, batches)
     engines = {"in turn": TorchEngine(task, LOCAL)}
     if "sdpa" not in name:
@@ -449,7 +449,7 @@ def test_losses_in_half_precision():
 def test_half_precision_trains_alike(batched):
     task, ids = language(), np.array([1, 4, 7])
     exact, half = TorchEngine(task, LOCAL), TorchEngine(task, LOCAL, "cpu", "bf16", batched)
-    model, batches = exact.initial(3), plan(task.train, ids, LOCAL, 0, 0)
+    model, batches = exact.initial(3), local_batches(task.train, ids, LOCAL, 0, 0)
     wanted, found = (e.updates(model, batches) for e in (exact, half))
     assert (found - wanted).norm() < 0.02 * wanted.norm()
 
@@ -461,7 +461,7 @@ def test_a_fresh_model_is_made_once_and_nobodys_else():
         wanted = TorchEngine(task, LOCAL).initial(seed)
         model = engine.initial(seed)
         assert torch.equal(model, wanted)
-        engine.updates(model, plan(task.train, np.array([1, 4]), LOCAL, 0, 0))
+        engine.updates(model, local_batches(task.train, np.array([1, 4]), LOCAL, 0, 0))
         model.zero_()
 
 
@@ -470,7 +470,8 @@ def test_logits_count_where_clients_train_together():
     task, local = language(), LocalSGD(0.2, batch_size=400)
     d = len(TorchEngine(task, local).flat.vector)
     alone, together = (
-        TorchEngine(task, local, batched=batched, memory=1e9).chunk for batched in (False, True)
+        TorchEngine(task, local, batched=batched, chunk_bytes=1e9).chunk
+        for batched in (False, True)
     )
     assert alone == int(1e9 / (24 * d))
     assert together == int(1e9 / (24 * d + 12 * 12 * 60 * 400))
@@ -482,7 +483,7 @@ def test_graphs_outlive_larger_groups(monkeypatch):
     engine = TorchEngine(task, LOCAL, batched=True)
     model, kept = engine.initial(0), []
     for ids in ([1, 4], [0, 1, 2, 3, 4, 5, 6, 7], np.arange(20)):
-        engine.updates(model, plan(task.train, np.array(ids), LOCAL, 0, 0))
+        engine.updates(model, local_batches(task.train, np.array(ids), LOCAL, 0, 0))
         steps = engine._batched._steps
         assert all(steps[key] is step for key, step in kept)
         kept = list(steps.items())
@@ -491,7 +492,7 @@ def test_graphs_outlive_larger_groups(monkeypatch):
 
 def simulation(task, memory=16e9, rounds=6, policy=None, **options):
     sampler = kvib.Sampler(policy or kvib.Forecast(), task.weights, 5, **options)
-    engine = TorchEngine(task, LOCAL, memory=memory)
+    engine = TorchEngine(task, LOCAL, chunk_bytes=memory)
     return Simulation(task, engine, sampler, LOCAL, evaluate_every=2, seed=1)
 
 
@@ -521,7 +522,7 @@ def test_a_client_that_diverges_where_updates_are_added_up():
     task = language()
     local = LocalSGD(1e30, batch_size=4)
     sampler = kvib.Sampler(kvib.Uniform(), task.weights, 5)
-    run = Simulation(task, TorchEngine(task, local, memory=1), sampler, local)
+    run = Simulation(task, TorchEngine(task, local, chunk_bytes=1), sampler, local)
     with pytest.raises(kvib.sim.DivergedError, match=r"client \d+ diverged in round 0"):
         run.round()
 
@@ -635,11 +636,11 @@ def test_out_of_memory_names_the_setting(batched, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
 
-    batches = plan(task.train, np.array([1, 4]), LOCAL, 0, 0)
+    batches = local_batches(task.train, np.array([1, 4]), LOCAL, 0, 0)
     monkeypatch.setattr(engine, "loss", full)
     trainer = engine._batched if batched else engine._sequential
     monkeypatch.setattr(trainer, "loss", full)
-    wanted = r"lower batch_size \(now 4\), or memory \(now 1.6e\+10" if batched else "batch_size"
+    wanted = r"lower batch_size \(now 4\), or chunk_bytes \(now 1.6e\+10" if batched else "batch_size"
     with pytest.raises(MemoryShortError, match=wanted):
         engine.updates(engine.initial(0), batches)
 
@@ -651,7 +652,7 @@ def test_out_of_memory_is_no_reason_to_train_slowly(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 14 MiB")
 
     monkeypatch.setattr(BatchedTrainer, "_gradients", full)
-    with pytest.raises(MemoryShortError, match=r"lower batch_size \(now 4\), or memory"):
+    with pytest.raises(MemoryShortError, match=r"lower batch_size \(now 4\), or chunk_bytes"):
         TorchEngine(language(), LOCAL, batched=True)
 
 
@@ -693,7 +694,7 @@ def test_recorded_steps_train_alike(prox, monkeypatch):
     lengths = set()
     for t in range(2):
         model = reference.initial(t)
-        batches = plan(task.train, np.array([1, 4, 7]) + t, local, 0, t)
+        batches = local_batches(task.train, np.array([1, 4, 7]) + t, local, 0, t)
         lengths |= {*batches.lengths.tolist()}
         wanted = reference.updates(model, batches)
         torch.testing.assert_close(engine.updates(model, batches), wanted, rtol=1e-3, atol=1e-5)
@@ -709,7 +710,7 @@ def test_steps_that_cannot_be_recorded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     task = language()
     engine, reference = TorchEngine(task, LOCAL, graphs=True), ReferenceEngine(task, LOCAL)
-    model, batches = reference.initial(0), plan(task.train, np.array([1, 4]), LOCAL, 0, 0)
+    model, batches = reference.initial(0), local_batches(task.train, np.array([1, 4]), LOCAL, 0, 0)
     wanted = reference.updates(model, batches)
     with pytest.warns(UserWarning, match="clients train slowly: operation not permitted"):
         found = engine.updates(model, batches)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from kvib.checks import renamed
 from kvib.procedures import Procedure, independent
 from kvib.types import FloatArray
 from kvib.waterfill import waterfill
@@ -168,7 +169,7 @@ def _monte_carlo(
     return Measurement(float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(draws)))
 
 
-def cost(expected: ArrayLike, feedback: ArrayLike, response: ArrayLike = 1.0) -> float:
+def sampling_cost(expected: ArrayLike, feedback: ArrayLike, response: ArrayLike = 1.0) -> float:
     """ℓ(p) = Σπ²/(q·p), what the policies minimise."""
     e, squared = np.asarray(expected, dtype=np.float64), _felt(feedback, response) ** 2
     if ((e == 0) & (squared > 0)).any():
@@ -203,14 +204,16 @@ def optimal_probabilities(
     return waterfill(pi, budget, cost=None if price is None else c)
 
 
-def optimal_cost(
+def optimal_sampling_cost(
     feedback: ArrayLike,
     budget: float,
     response: ArrayLike = 1.0,
     price: ArrayLike | None = None,
 ) -> float:
     """min ℓ(p)."""
-    return cost(optimal_probabilities(feedback, budget, response, price), feedback, response)
+    return sampling_cost(
+        optimal_probabilities(feedback, budget, response, price), feedback, response
+    )
 
 
 def best_fixed(feedback: ArrayLike, budget: float, response: ArrayLike = 1.0) -> FloatArray:
@@ -227,7 +230,7 @@ def dynamic_regret(
     With the probability q of an answer it is the regret of the paper's appendix on stragglers.
     """
     history = _history(feedback, response)
-    best = math.fsum(optimal_cost(pi, budget) for pi in history)
+    best = math.fsum(optimal_sampling_cost(pi, budget) for pi in history)
     return _spent(expected, history) - best
 
 
@@ -237,19 +240,19 @@ def static_regret(
     """Σ_t ℓ_t(p^t) − min_p Σ_t ℓ_t(p), both arguments [T, N]."""
     history = _history(feedback, response)
     fixed = best_fixed(history, budget)
-    return _spent(expected, history) - math.fsum(cost(fixed, pi) for pi in history)
+    return _spent(expected, history) - math.fsum(sampling_cost(fixed, pi) for pi in history)
 
 
 def hindsight_gap(feedback: ArrayLike, budget: float, response: ArrayLike = 1.0) -> float:
     """T_BFP = min_p Σ_t ℓ_t(p) − Σ_t min_p ℓ_t(p): dynamic regret minus static regret."""
     history = _history(feedback, response)
     fixed = best_fixed(history, budget)
-    return math.fsum(cost(fixed, pi) - optimal_cost(pi, budget) for pi in history)
+    return math.fsum(sampling_cost(fixed, pi) - optimal_sampling_cost(pi, budget) for pi in history)
 
 
 def _spent(expected: ArrayLike, history: FloatArray) -> float:
     rows = np.broadcast_to(np.asarray(expected, dtype=np.float64), history.shape)
-    return math.fsum(cost(e, pi) for e, pi in zip(rows, history, strict=True))
+    return math.fsum(sampling_cost(e, pi) for e, pi in zip(rows, history, strict=True))
 
 
 def _history(feedback: ArrayLike, response: ArrayLike) -> FloatArray:
@@ -293,3 +296,6 @@ def optimal_factor(
     uniform = variance(equal, pi, response=response).value
     best = optimal_probabilities(pi, budget, response, price)
     return variance(best, pi, response=response).value / uniform if uniform > 0 else 1.0
+
+
+__getattr__ = renamed(__name__, {"cost": "sampling_cost", "optimal_cost": "optimal_sampling_cost"})

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvib.analysis import metrics
+from kvib.checks import renamed
 from kvib.types import FloatArray
 from kvib.waterfill import waterfill
 
@@ -63,7 +64,7 @@ def design_factors(joint: ArrayLike) -> FloatArray:
     return v
 
 
-def restricted_cost(feedback: ArrayLike, budget: float, least: float) -> float:
+def restricted_sampling_cost(feedback: ArrayLike, budget: float, least: float) -> float:
     """min Σπ²/p over Σp = K, p_min ≤ p ≤ 1 (Lemma B.8); Lemma 2.2 where p_min = 0.
 
     Σ_low π²/p_min + (Σ_between π)²/(K − |high| − p_min·|low|) + Σ_high π², where the low are at
@@ -74,7 +75,7 @@ def restricted_cost(feedback: ArrayLike, budget: float, least: float) -> float:
         budget: K.
         least: p_min ≤ K/N.
 
-    >>> restricted_cost([1, 3, 6], 2, 0.4)
+    >>> restricted_sampling_cost([1, 3, 6], 2, 0.4)
     53.5
     """
     pi = np.asarray(feedback, dtype=np.float64)
@@ -82,7 +83,7 @@ def restricted_cost(feedback: ArrayLike, budget: float, least: float) -> float:
     positive = int((pi > 0).sum())
     if positive + (len(pi) - positive) * least <= budget:  # enough for all who count
         return float((pi**2).sum())
-    return metrics.cost(waterfill(pi, budget, floor=least), pi)
+    return metrics.sampling_cost(waterfill(pi, budget, floor=least), pi)
 
 
 def restricted_bound(feedback: ArrayLike, budget: float, least: float) -> float:
@@ -105,7 +106,7 @@ def restricted_bound(feedback: ArrayLike, budget: float, least: float) -> float:
     if budget * largest > whole * (1 + 1e-12):
         raise ValueError(
             f"budget {budget:g} times the largest feedback {largest:g} exceeds their sum "
-            f"{whole:g}, so that a client reaches probability 1; ask restricted_cost"
+            f"{whole:g}, so that a client reaches probability 1; ask restricted_sampling_cost"
         )
     return float(budget * whole**2 / (budget - len(pi) * least) ** 2)
 
@@ -183,7 +184,7 @@ def sampling_utility(clients: int, budget: float, largest_weight: float, factor:
     return (factor * (clients - budget) / budget + clients) * largest_weight
 
 
-def hindsight_gap(feedback: ArrayLike, limit: ArrayLike, budget: float) -> float:
+def hindsight_gap_bound(feedback: ArrayLike, limit: ArrayLike, budget: float) -> float:
     """T_BFP ≤ (T/K)·(Σ√(V_i/T))·(2Π* + Σ√(V_i/T)), V_i = Σ_t(π_t(i) − π*(i))² (Theorem 5.1).
 
     Holds where no client reaches probability 1 and Π* is at most the mean of Σπ_t.
@@ -243,10 +244,12 @@ def partial_feedback_regret(
     return float(mixing + full_feedback_regret(feedback, inflated, budget, free))
 
 
-def dynamic_regret(
+def dynamic_regret_bound(
     feedback: ArrayLike, limit: ArrayLike, gain: float, budget: float, free: float, mix: float
 ) -> float:
-    """Expected dynamic regret of K-Vib: `partial_feedback_regret` + `hindsight_gap` (Section 5.2).
+    """Expected dynamic regret of K-Vib (Section 5.2).
+
+    It is `partial_feedback_regret` + `hindsight_gap_bound`.
 
     Args:
         feedback: π of every round, [T, N].
@@ -257,7 +260,7 @@ def dynamic_regret(
         mix: θ.
     """
     static = partial_feedback_regret(feedback, gain, budget, free, mix)
-    return static + hindsight_gap(feedback, limit, budget)
+    return static + hindsight_gap_bound(feedback, limit, budget)
 
 
 def kvib_convergence(
@@ -275,7 +278,9 @@ def kvib_convergence(
     local_steps: int,
     utility: float,
 ) -> float:
-    """ρ·min_t E‖∇f(x^t)‖² of FedAvg under K-Vib: `convergence` with `dynamic_regret`/T for β₁.
+    """ρ·min_t E‖∇f(x^t)‖² of FedAvg under K-Vib.
+
+    It is `convergence` with `dynamic_regret_bound`/T for β₁.
 
     The variance of a round is that of the optimum plus ℓ_t(p^t) − min ℓ_t exactly, so the regret
     takes the place of Q(S^t) in the proof; Q ≤ regret, which the paper uses, need not hold.
@@ -303,7 +308,7 @@ def kvib_convergence(
         local_variance=local_variance,
         global_variance=global_variance,
         local_steps=local_steps,
-        quality=dynamic_regret(feedback, limit, gain, budget, free, theta) / T,
+        quality=dynamic_regret_bound(feedback, limit, gain, budget, free, theta) / T,
         utility=utility,
     )
 
@@ -345,3 +350,6 @@ def kvib_rate(
 def kvib_mix(clients: int, budget: float, rounds: int) -> float:
     """θ = min(1, (N/(TK))^⅓); the paper forgets the 1, which N = 3400, K = 10, T = 100 needs."""
     return float(min(1.0, (clients / (rounds * budget)) ** (1 / 3)))
+
+
+__getattr__ = renamed(__name__, {"hindsight_gap": "hindsight_gap_bound"})

@@ -16,7 +16,7 @@ from kvib.cli.screen import counted, say, show
 from kvib.lab.collect import collect
 from kvib.lab.experiment import Experiment, Run
 from kvib.lab.pool import play_all
-from kvib.lab.runs import Machine, Outcome, check
+from kvib.lab.runs import Machine, RunOutcome, check
 from kvib.lab.tables import Results
 from kvib.sim.engines.make import is_remote
 
@@ -88,7 +88,7 @@ def _processes(given: Experiment, machine: Machine, asked: int | None) -> int:
     return asked or (1 if alone else os.cpu_count() or 1)
 
 
-def _tell_mishaps(given: Experiment, runs: list[Run], ends: list[Outcome]) -> None:
+def _tell_mishaps(given: Experiment, runs: list[Run], ends: list[RunOutcome]) -> None:
     """Say which runs diverged; an error where memory was short."""
     for one, end in zip(runs, ends, strict=True):
         if end.diverged is not None:
@@ -119,7 +119,7 @@ def _with_progress(
     processes: int,
     stop_after: float,
     stop: Callable[[], bool],
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     done = dict.fromkeys((one.name for one in runs), 0)
     with counted(given.name, len(runs) * given.rounds) as tell:
 

@@ -65,19 +65,21 @@ def simulate(
     address: Annotated[str | None, typer.Option(help="Of the cluster; none: one here.")] = None,
     workers: Annotated[int | None, typer.Option(help="Ray actors; none: as many as fit.")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds for a Ray actor's work.")] = None,
-    memory: Annotated[float, typer.Option(help="Bytes for clients trained together.")] = 16e9,
+    chunk_bytes: Annotated[
+        float, typer.Option("--chunk-bytes", "--memory", help="Bytes for clients trained together.")
+    ] = 16e9,
     csv: Annotated[Path | None, typer.Option(help="Write the records of all rounds here.")] = None,
 ) -> None:
     """Simulate federated rounds; killed or stopped, it goes on where it was."""
     at_least({"--rounds": rounds}, 1)
     at_least({"--evaluate-every": evaluate_every, "--exact-every": exact_every}, 0)
-    positive({"--stop-after": stop_after, "--memory": memory})
+    positive({"--stop-after": stop_after, "--chunk-bytes": chunk_bytes})
     check_folder(out, "--out")
     check_file(csv, "--csv")
     place = Place(
         device=device,
         precision=precision,
-        memory=memory,
+        chunk_bytes=chunk_bytes,
         address=address,
         workers=workers,
         patience=patience,

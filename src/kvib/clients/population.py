@@ -32,7 +32,7 @@ class Population(Part):
         """The total at the beginning, as the user gave it, in two factors."""
         self.count = len(self.raw)
         """How many ids were given out."""
-        self.gone: set[int] = set()
+        self.departed: set[int] = set()
         self.changed = False
         """Whether anybody ever came, left or changed its weight."""
         self._total = exact_sum.running(self.raw)
@@ -44,7 +44,7 @@ class Population(Part):
 
     def __len__(self) -> int:
         """How many clients are here."""
-        return self.count - len(self.gone)
+        return self.count - len(self.departed)
 
     @property
     def total(self) -> float:
@@ -72,13 +72,13 @@ class Population(Part):
         if not self.changed:
             return self.raw[: self.count]
         every = self.share(np.arange(self.count))
-        every[list(self.gone)] = 0.0
+        every[list(self.departed)] = 0.0
         return every
 
     def here(self) -> IntArray:
         """Ids of those who are here, ascending."""
         every = np.arange(self.count)
-        return np.delete(every, sorted(self.gone)) if self.gone else every
+        return np.delete(every, sorted(self.departed)) if self.departed else every
 
     def ids(self, keys: Any) -> IntArray:
         """Ids of clients by their keys."""
@@ -109,9 +109,9 @@ class Population(Part):
 
     def is_here(self, ids: IntArray) -> BoolArray:
         """Whether they are."""
-        if not self.gone:
+        if not self.departed:
             return np.ones(len(ids), np.bool_)
-        return np.array([i not in self.gone for i in ids.tolist()], np.bool_)
+        return np.array([i not in self.departed for i in ids.tolist()], np.bool_)
 
     def found(self, keys: list[Key]) -> IntArray:
         """Ids of clients by their keys; −1 for keys of clients who never came."""
@@ -156,12 +156,12 @@ class Population(Part):
 
     def leave(self, ids: IntArray) -> None:
         """They are gone, and may return."""
-        self.gone.update(ids.tolist())
+        self.departed.update(ids.tolist())
         self._pay(-self.raw[ids])
 
     def come_back(self, ids: IntArray) -> None:
         """As they were."""
-        self.gone.difference_update(ids.tolist())
+        self.departed.difference_update(ids.tolist())
         self._pay(self.raw[ids])
 
     def reweigh(self, ids: IntArray, weights: FloatArray) -> None:
@@ -188,7 +188,7 @@ class Population(Part):
         """As arrays; keys as one JSON text, which tells integers from strings."""
         arrays: Arrays = {
             "weights": self.raw[:clients],
-            "population.gone": np.array(sorted(self.gone), np.int64),
+            "population.gone": np.array(sorted(self.departed), np.int64),
         }
         if self.names is not None:
             keys = json.dumps(self.names).encode()
@@ -201,18 +201,18 @@ class Population(Part):
         self.raw[:] = saved.arrays["weights"]  # normalising again may change the last digit
         named = intact.flag(about, "named")
         intact.names("population", arrays, {"gone", "keys"} if named else {"gone"})
-        gone = intact.ids("population.gone", arrays["gone"], self.count)
-        demand(len(gone) < self.count, "population.gone lists all clients")
-        self.gone, self.changed = set(gone.tolist()), intact.flag(about, "changed")
+        departed = intact.ids("population.gone", arrays["gone"], self.count)
+        demand(len(departed) < self.count, "population.gone lists all clients")
+        self.departed, self.changed = set(departed.tolist()), intact.flag(about, "changed")
         unit, total = (np.array(about[name]) for name in ("unit", "total"))
         for name, pair, allowed in (("unit", unit, POSITIVE), ("total", total, FINITE)):
             intact.shaped(f"population's {name}", pair, (2,), "if")
             intact.within(f"population's {name}", pair, allowed)
         self.unit, self._total = (float(unit[0]), float(unit[1])), total.astype(np.float64)
-        here = self.raw[self.here()] if self.gone else self.raw
+        here = self.raw[self.here()] if self.departed else self.raw
         intact.close("the sum of weights", self.total, float(here.sum()))
         if not self.changed:
-            demand(not self.gone, "population.gone lists clients, and none ever left")
+            demand(not self.departed, "population.gone lists clients, and none ever left")
             intact.close("the sum of weights", self.total, 1.0)
         if named:
             self.names = []

@@ -1,7 +1,6 @@
 """The budget of a round, and what drawing a client takes from it."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,10 @@ from numpy.typing import ArrayLike
 
 from kvib import growing
 from kvib.checks import checked_budget, checked_cost
-from kvib.clients import rates
-from kvib.clients.rates import Reach
+from kvib.clients.rates import Rates, common
 from kvib.files import intact
 from kvib.files.part import Part, Saved
-from kvib.types import Arrays, FloatArray, IntArray
-
-Scores = Callable[[IntArray], FloatArray]
+from kvib.types import Arrays, FloatArray, IntArray, Scores
 
 
 class Prices(Part):
@@ -34,11 +30,11 @@ class Prices(Part):
     ARRAYS = ("cost",)
 
     def __init__(
-        self, budget: float, cost: ArrayLike | None, over_select: bool, reach: Reach, clients: int
+        self, budget: float, cost: ArrayLike | None, over_select: bool, rates: Rates, clients: int
     ) -> None:
         self.cost: FloatArray | None = checked_cost(cost, clients)
         self.over_select = over_select
-        self._reach = reach
+        self._rates = rates
         self._settle()
         self.budget = checked_budget(budget, clients, self.cost)
         self.clients_per_round = self.budget
@@ -49,14 +45,14 @@ class Prices(Part):
     def _settle(self) -> None:
         """What follows from which rates are known."""
         # with known rates a client that answers seldom costs little
-        self._by_answers = self.over_select and self._reach.answers_known
+        self._by_answers = self.over_select and self._rates.answers_known
         self.differ = self.cost is not None or self._by_answers
         """Whether the budget is more than a count of clients."""
 
     def of(self, ids: IntArray) -> FloatArray:
         """Prices of these clients, [m]."""
         price = np.ones(len(ids)) if self.cost is None else self.cost[ids]
-        return price * self._reach.answering(ids) if self._by_answers else price
+        return price * self._rates.answering(ids) if self._by_answers else price
 
     def preferring(self, scores: Scores) -> Scores:
         """score/√price: whom to prefer when the budget is spent on prices."""
@@ -73,8 +69,8 @@ class Prices(Part):
         """
         most = math.inf if self.cost is not None else clients  # costs are clipped, not summed up
         given = self.budget if budget is None else checked_budget(budget, most)
-        if self.over_select and not self._reach.answers_known:
-            return given / rates.common(self._reach.response)
+        if self.over_select and not self._rates.answers_known:
+            return given / common(self._rates.response)
         return given
 
     def widen(self, entries: int) -> None:

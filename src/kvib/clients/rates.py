@@ -156,8 +156,8 @@ def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
     if is_known(state) or not len(ids):
         return state
     came, share = np.asarray(hits, np.bool_), float(np.mean(hits))
-    usual = state.lately or share
-    after = state._replace(lately=FORGET * usual + (1 - FORGET) * share, rounds=state.rounds + 1)
+    expected = state.lately or share
+    after = state._replace(lately=FORGET * expected + (1 - FORGET) * share, rounds=state.rounds + 1)
     if not came.any() and _is_one_event(state, ids):
         return after
     if _is_outage(state, len(ids), int(np.count_nonzero(came))):
@@ -180,9 +180,9 @@ def _is_outage(state: RateState, clients: int, came: int) -> bool:
     """Whether few came, as seldom happens: one cause must have kept the others away."""
     if clients < 2 or state.outages >= max(FORGIVEN, RARE * state.rounds):
         return False
-    usual = clients * state.lately
-    deviation = math.sqrt(max(usual * (1 - state.lately), 0.0))
-    return came < usual / 2 and came < usual - DEVIATIONS * deviation
+    expected = clients * state.lately
+    deviation = math.sqrt(max(expected * (1 - state.lately), 0.0))
+    return came < expected / 2 and came < expected - DEVIATIONS * deviation
 
 
 def forgiven(state: RateState, ids: IntArray) -> RateState:
@@ -228,7 +228,7 @@ def of_today(name: str, arrays: Arrays) -> Arrays:
     return {**dict(zip(names, fresh, strict=True)), **arrays}
 
 
-class Reach(Part):
+class Rates(Part):
     """q = a·r: clients are available with probability a, and who is drawn answers with r.
 
     Args:
@@ -294,15 +294,15 @@ class Reach(Part):
         availability is not learned."""
         return None if self.availability_known else self.availability.missed[ids]
 
-    def left(self, ids: IntArray) -> None:
+    def forgive(self, ids: IntArray) -> None:
         """These clients left: their last absence says nothing about how often they are there."""
         self.availability = forgiven(self.availability, ids)
 
-    def came(self, ids: IntArray, present: BoolArray) -> None:
+    def observe_presence(self, ids: IntArray, present: BoolArray) -> None:
         """Which of these clients were there."""
         self.availability = observe(self.availability, ids, present)
 
-    def heard(self, ids: IntArray, answered: BoolArray) -> None:
+    def observe_answers(self, ids: IntArray, answered: BoolArray) -> None:
         """Which of these clients answered."""
         self.response = observe(self.response, ids, answered)
 

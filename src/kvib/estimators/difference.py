@@ -56,20 +56,20 @@ class Remembered(Part):
         self._product, self._square, self._rounds = 0.0, 0.0, 0.0
         self._now = np.zeros(2)
 
-    def known(self, left_out: IntArray | None = None) -> Tensor | float:
+    def known(self, excluded: IntArray | None = None) -> Tensor | float:
         """βΣλh, [d], or 0; without those left out."""
         if self._store is None or self.beta == 0:
             return 0.0
-        return self.beta * self._sum_without(self._store, left_out)
+        return self.beta * self._sum_without(self._store, excluded)
 
-    def _sum_without(self, store: Store, left_out: IntArray | None) -> Tensor:
+    def _sum_without(self, store: Store, excluded: IntArray | None) -> Tensor:
         """The shorter list is recalled: all but these, or only the others."""
         N = len(self._weights)
-        if left_out is None or len(left_out) == 0:
+        if excluded is None or len(excluded) == 0:
             return store.total
-        if 2 * len(left_out) <= N:
-            return store.total - store.sum(left_out, self._weights[left_out])
-        others = np.delete(np.arange(N), left_out)
+        if 2 * len(excluded) <= N:
+            return store.total - store.sum(excluded, self._weights[excluded])
+        others = np.delete(np.arange(N), excluded)
         return store.sum(others, self._weights[others])
 
     def recalled(self, ids: IntArray) -> Rows | None:

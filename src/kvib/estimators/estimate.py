@@ -71,11 +71,11 @@ def estimate(
             nothing = tensors.real(updates)
             return tensors.zeros(nothing, nothing.shape[1:])
         return 0.0
-    heard = cohort.take(answered)
-    factors = coefficients(heard)
+    those = cohort.take(answered)
+    factors = coefficients(those)
     total = _summed(factors, given)
     if not math.isfinite(norm(total)):
-        raise _blamed(heard.ids, factors, given, total)
+        raise _blamed(those.ids, factors, given, total)
     return total
 
 
@@ -144,10 +144,10 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Tensor) -> Va
         updates: as for `estimate`.
     """
     answered, given = answers(cohort, updates)
-    lengths, came = np.full(len(cohort), math.nan), norms(given)
-    if not (came <= LARGEST_NORM).all():
+    lengths = np.full(len(cohort), math.nan)
+    lengths[answered] = norms(given)
+    if not (lengths[answered] <= LARGEST_NORM).all():
         return estimated(math.nan, exact=False)
-    lengths[answered] = came
     pairs = None if cohort.pairs is None else cohort.pairs()
     alone = pairs is not None and pairs.uncorrelated
     return deviation(cohort, lengths, None if alone else _gram(given), pairs)

@@ -51,10 +51,15 @@ class Guard:
         if self.limit is not None and not self.limit > 0:
             raise ValueError(f"limit={self.limit} is not a positive number of usual steps")
 
-    def watch(self, factors: FloatArray, usual: float) -> "Watch":
-        """For a round with these coefficients, when a usual step is this long; NaN: not known."""
+    def over(self, factors: FloatArray, typical_step: float) -> "GuardedRound":
+        """The bounds of one round.
+
+        Args:
+            factors: coefficients of the clients of the round.
+            typical_step: the length of a typical step; NaN before it is known.
+        """
         limit = max(USUAL, ORDINARY / max(len(factors), 1)) if self.limit is None else self.limit
-        return Watch(factors, limit * usual)
+        return GuardedRound(factors, limit * typical_step)
 
 
 class StepLength(Part):
@@ -82,7 +87,7 @@ class StepLength(Part):
             self.value = intact.number(saved.about, "usual step")
 
 
-class Watch:
+class GuardedRound:
     """What the clients of one round add to its step, coefficient·‖g‖, each at most `most`.
 
     Args:
@@ -122,18 +127,18 @@ class Watch:
         """The largest share of each client of the round; infinite where nothing is known."""
         if not math.isnan(self._most):
             return np.full(len(self._factors), self._most)
-        came = self._norms[~np.isnan(self._norms)]
-        middle = float(np.median(came)) if len(came) >= ENOUGH else 0.0
+        answered = self._norms[~np.isnan(self._norms)]
+        middle = float(np.median(answered)) if len(answered) >= ENOUGH else 0.0
         if middle == 0:
             return np.full(len(self._factors), np.inf)
         return self._factors * (FIRST * middle)
 
     def total(self) -> float:
         """Σ coefficient·‖g‖ of the round; without those cut off, unless they are the most."""
-        came = ~np.isnan(self._shares)
-        calm = came & self._calm
+        answered = ~np.isnan(self._shares)
+        calm = answered & self._calm
         if math.isnan(self._most):  # also who came before there was a median
-            calm[came] &= self._shares[came] <= self._bounds()[came]
-        if calm.sum() < came.sum() / 2:
-            calm = came
+            calm[answered] &= self._shares[answered] <= self._bounds()[answered]
+        if calm.sum() < answered.sum() / 2:
+            calm = answered
         return float(self._shares[calm].sum())

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvib.checks import LARGEST_NORM, by_id, warn
-from kvib.cohort import Cohort, Guarantee
+from kvib.checks import LARGEST_NORM, warn
+from kvib.cohort import Cohort, Guarantee, by_id
 from kvib.estimators import tensors
 from kvib.estimators.difference import Remembered
 from kvib.estimators.guard import Guard
@@ -46,11 +46,11 @@ def overflown(ids: IntArray, shares: FloatArray, total: Tensor) -> ValueError:
     )
 
 
-def among_heard(coefficients: Coefficients, cohort: Cohort, heard: BoolArray) -> float:
+def answer_correction(coefficients: Coefficients, cohort: Cohort, answered: BoolArray) -> float:
     """What a sum with the coefficients of all who were drawn is multiplied by, once it is known who
     was heard: 1 for the unbiased ones, more for a mean, which is one of those who answered."""
-    drawn = float(coefficients(cohort)[heard].sum())
-    return float(coefficients(cohort.take(heard)).sum()) / drawn if drawn > 0 else 1.0
+    drawn = float(coefficients(cohort)[answered].sum())
+    return float(coefficients(cohort.take(answered)).sum()) / drawn if drawn > 0 else 1.0
 
 
 def answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:
@@ -115,7 +115,7 @@ class Ended(NamedTuple):
     norms: FloatArray
     """‖g − βh‖ of those who answered, NaN of others."""
     sketches: FloatArray
-    usual: float
+    step_length: float
     """Σ coefficient·‖g‖, from which the guard learns."""
     kept: list[tuple[Cohort, Rows]]
     """What an estimator that remembers shall keep."""
@@ -131,7 +131,7 @@ class Context(NamedTuple):
     """What an estimation takes from a sampler, as of its beginning."""
 
     guard: Guard | None
-    usual_step: float
+    typical_step: float
     memory: Remembered | None
     sketch: int
     """Numbers of each sketch."""
@@ -148,7 +148,7 @@ class Estimation:
 
     Made by `Sampler.begin`. Parts may come in any order; who is never added did not answer. What
     was remembered is taken as of the beginning, whatever other rounds do to the memory meanwhile.
-    `heard`, where it is known before: a guard bounds the shares of a mean of those then. With
+    `answered`, where it is known before: a guard bounds the shares of a mean of those then. With
     `spread` the variance of the estimate is estimated on the way, at the cost of one more sum.
     """
 
@@ -157,13 +157,13 @@ class Estimation:
         context: Context,
         cohort: Cohort,
         coefficients: Coefficients,
-        heard: BoolArray | None = None,
+        answered: BoolArray | None = None,
         spread: Spread | None = None,
     ) -> None:
         self._context, self._cohort, self._coefficients = context, cohort, coefficients
-        self._weigh(heard)
+        self._weigh(answered)
         memory = context.memory
-        self._d: Tensor | float = 0.0 if memory is None else memory.known(cohort.left_out)
+        self._d: Tensor | float = 0.0 if memory is None else memory.known(cohort.excluded)
         self._recalled: Rows | None = None if memory is None else memory.recalled(cohort.ids)
         self._kept: list[tuple[BoolArray, Rows]] = []
         self.norms = np.full(len(cohort), np.nan)
@@ -181,20 +181,24 @@ class Estimation:
         self._like: Tensor | None = None
         self._sketches = np.zeros((len(cohort), context.sketch))
 
-    def _weigh(self, heard: BoolArray | None) -> None:
+    def _weigh(self, answered: BoolArray | None) -> None:
         """Coefficients, and what they let a client add."""
-        self._heard, self._scale = heard, 1.0
-        self._more = 1.0 if heard is None else among_heard(self._coefficients, self._cohort, heard)
+        self._answered, self._scale = answered, 1.0
+        self._more = (
+            1.0
+            if answered is None
+            else answer_correction(self._coefficients, self._cohort, answered)
+        )
         self._factors = self._coefficients(self._cohort) * self._more
-        guard, usual = self._context.guard, self._context.usual_step
-        self._watch = None if guard is None else guard.watch(self._factors, usual)
+        guard, step_length = self._context.guard, self._context.typical_step
+        self._guarded = None if guard is None else guard.over(self._factors, step_length)
 
     @property
     def cut(self) -> float:
         """What the guard has cut off so far: a bound on the bias of this round."""
-        if self._watch is None:
+        if self._guarded is None:
             return 0.0
-        return self._scale * (self._watch.cut + self._watch.most(self.not_finite))
+        return self._scale * (self._guarded.cut + self._guarded.most(self.not_finite))
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
         """Take in the updates of the clients that `at` marks, [m, d], whose place may be used again
@@ -215,8 +219,8 @@ class Estimation:
             updates, residuals = tensors.some(updates, sound), tensors.some(residuals, sound)
             recalled = None if recalled is None else tensors.some(recalled, sound)
             lengths = lengths[sound]
-        if self._watch is not None:
-            shorter = self._watch.shorten(at, lengths, tensors.norms(updates))
+        if self._guarded is not None:
+            shorter = self._guarded.shorten(at, lengths, tensors.norms(updates))
             if (shorter < 1).any():  # what was cut must not come back from memory
                 residuals = residuals * tensors.like(residuals, shorter[:, None])
                 updates = residuals if recalled is None else recalled + residuals
@@ -249,8 +253,8 @@ class Estimation:
         marked = at if sound.all() else self._without(at, sound, lengths)
         left = lengths[sound]
         shorter = np.ones(len(left))
-        if self._watch is not None:
-            shorter = self._watch.shorten(marked, left, left)
+        if self._guarded is not None:
+            shorter = self._guarded.shorten(marked, left, left)
         self.norms[marked] = left * shorter
         factors = np.zeros(len(lengths))
         factors[sound] = self._factors[marked] * shorter
@@ -272,17 +276,17 @@ class Estimation:
         """`at` without those whose updates are no numbers: nothing can shorten them."""
         gone = np.array(at)
         gone[at] = ~sound
-        if self._watch is None:
+        if self._guarded is None:
             raise NotFiniteError(int(self._cohort.ids[gone][0]), float(lengths[~sound][0]))
         self.not_finite |= gone
-        if self._heard is not None:  # then all come at once, and a mean is one of the others
-            self._weigh(self._heard & ~gone)
+        if self._answered is not None:  # then all come at once, and a mean is one of the others
+            self._weigh(self._answered & ~gone)
         return at & ~gone
 
-    def _tell(self, heard: BoolArray) -> None:
+    def _tell(self, answered: BoolArray) -> None:
         """Who was left out; where it is the most, the model exploded, not a client."""
         gone = self._cohort.ids[self.not_finite]
-        if len(gone) > np.count_nonzero(heard):
+        if len(gone) > np.count_nonzero(answered):
             raise NotFiniteError(
                 int(gone[0]),
                 math.nan,
@@ -295,7 +299,7 @@ class Estimation:
                 f"updates of round {self._cohort.round} are not finite, and left out as if their "
                 f"clients had not answered: {names}; lower the learning rate, or clip"
             )
-        self._context.silence(self._cohort, heard | self.not_finite)
+        self._context.silence(self._cohort, answered | self.not_finite)
 
     def finish(self, added: Tensor | None = None, variance: float | None = None) -> Any:
         """The estimated step d, or 0 if no client answered. The sampler has learned then.
@@ -307,12 +311,12 @@ class Estimation:
         if added is not None:
             self._d = added if self._like is None else tensors.plus(self._d, added)
         kept = [(self._cohort.take(at), updates) for at, updates in self._kept]
-        heard = ~np.isnan(self.norms)
-        self._tell(heard)
-        more = among_heard(self._coefficients, self._cohort, heard) / self._more
+        answered = ~np.isnan(self.norms)
+        self._tell(answered)
+        more = answer_correction(self._coefficients, self._cohort, answered) / self._more
         # with a memory there is more to d than the sum, but coefficients are unbiased then
         d = self._as_given(self._d if more == 1 else self._d * more)
-        usual = 0.0 if self._watch is None else self._watch.total() * more
+        step_length = 0.0 if self._guarded is None else self._guarded.total() * more
         if variance is None:
             variance = self._seen_variance()
         self.variance, self._scale = variance, more
@@ -320,7 +324,7 @@ class Estimation:
             cohort=self._cohort,
             norms=self.norms,
             sketches=self._sketches,
-            usual=usual,
+            step_length=step_length,
             kept=kept,
             variance=variance,
             cut=self.cut,

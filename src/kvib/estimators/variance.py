@@ -41,20 +41,22 @@ def deviation(
     drawn = cohort.take(answered)
     if cohort.guarantee == "biased" or not (pairs is None or pairs.complete):
         return estimated(math.nan, exact=False)
-    count, a, r = drawn.count, drawn.availability, drawn.response / drawn.availability
+    count, a, r = drawn.count, drawn.availability, drawn.answer_probability / drawn.availability
     zeta = drawn.weight / (a * drawn.expected)
     squared = (zeta * lengths[answered]) ** 2
-    away = ((count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared).sum()
+    silent_part = (
+        (count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared
+    ).sum()
     alone = pairs is not None and pairs.uncorrelated
     if gram is None and not alone:
         return estimated(math.nan, exact=False)
     scaled = np.empty((0, 0)) if gram is None else np.outer(zeta, zeta) * gram
     if pairs is None:
-        value = _approximate(cohort, drawn, r, scaled) + away
+        value = _approximate(cohort, drawn, r, scaled) + silent_part
         return estimated(seen(cohort, answered, value), exact=False)
     between = 0.0 if alone else _between(count / r, pairs, answered, scaled)
     own = (count * pairs.size[answered] / r * squared).sum()
-    value = seen(cohort, answered, own - between + away)
+    value = seen(cohort, answered, own - between + silent_part)
     return estimated(value, exact=cohort.guarantee == "unbiased")
 
 
@@ -133,7 +135,7 @@ class Spread:
     def __init__(self, cohort: Cohort) -> None:
         self._cohort = cohort
         self._a = cohort.availability
-        self._r = cohort.response / cohort.availability
+        self._r = cohort.answer_probability / cohort.availability
         self._zeta = cohort.weight / (self._a * cohort.expected)
         pairs = None if cohort.pairs is None else cohort.pairs()
         self._pairs = None if pairs is None or isinstance(pairs.ratio, np.ndarray) else pairs
@@ -155,24 +157,24 @@ class Spread:
             norms: of what the guard left of each update.
             squared_sum: ‖Σ weight·g‖²; where a server does not see updates, norms must suffice.
         """
-        came = ~np.isnan(norms)
+        answered = ~np.isnan(norms)
         if not self._complete or self._cohort.guarantee == "biased":
             return math.nan
-        return seen(self._cohort, came, self._value(came, norms, squared_sum))
+        return seen(self._cohort, answered, self._value(answered, norms, squared_sum))
 
-    def _value(self, came: BoolArray, norms: FloatArray, squared_sum: float) -> float:
+    def _value(self, answered: BoolArray, norms: FloatArray, squared_sum: float) -> float:
         r, a = self._r, self._a
         count, squared = self._cohort.count, (self._zeta * norms) ** 2
         silence = count**2 * (1 - r) / r**2 + count * self._cohort.expected * (1 - a) / r
-        away = float((silence * squared)[came].sum())
-        f, square = self._f[came], float(np.dot(self._f[came], squared[came]))
+        silent_part = float((silence * squared)[answered].sum())
+        f, square = self._f[answered], float(np.dot(self._f[answered], squared[answered]))
         if self._pairs is None:
-            return away + self._approximate(f, square, squared_sum)
-        own = float((count * self._pairs.size / r * squared)[came].sum())
+            return silent_part + self._approximate(f, square, squared_sum)
+        own = float((count * self._pairs.size / r * squared)[answered].sum())
         if self.norms_suffice or len(f) < 2:
-            return own + away
+            return own + silent_part
         between = float(f.sum()) * square - squared_sum
-        return own - (1 - 1 / float(self._pairs.ratio)) * between + away
+        return own - (1 - 1 / float(self._pairs.ratio)) * between + silent_part
 
     def _approximate(self, f: FloatArray, square: float, squared_sum: float) -> float:
         """Σf‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ f (Deville 1999)."""
@@ -187,11 +189,13 @@ class Spread:
         return float(max(within, 0.0) / (1 - (w * w).sum()))
 
 
-def norm_part(pi: FloatArray, reach: FloatArray, expected: FloatArray, cap: float) -> FloatArray:
+def norm_part(
+    pi: FloatArray, answer_probability: FloatArray, expected: FloatArray, cap: float
+) -> FloatArray:
     """What each client adds to the variance, as far as norms can tell.
 
     π²(1/(q·p) − 1). Counts above 1 and D = Σλg add π²/q and take ‖D‖²/K, and for q < 1 at most
     π²(1/q − 1)/K; the first is here.
     """
     repeated = 1.0 if cap > 1 else 0.0
-    return np.asarray(pi**2 * ((1 / expected + repeated) / reach - 1))
+    return np.asarray(pi**2 * ((1 / expected + repeated) / answer_probability - 1))

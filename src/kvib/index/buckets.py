@@ -15,7 +15,7 @@ from kvib import exact_sum
 from kvib.compiled import kernel
 from kvib.files import intact
 from kvib.files.intact import CLOSE, FINITE, Range, demand
-from kvib.types import Arrays, BoolArray, FloatArray, IntArray
+from kvib.types import Arrays, BoolArray, FloatArray, IntArray, Scores
 
 EXPONENTS = 2048
 """One bucket for each exponent that a float64 can have."""
@@ -26,7 +26,6 @@ SMALLEST = 2.0**-1000
 CHUNK = 1 << 16
 """Clients looked at together when all are."""
 
-Scores = Callable[[IntArray], FloatArray]
 Places = NDArray[np.int32]
 """Clients, or positions: four bytes each suffice."""
 

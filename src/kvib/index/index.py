@@ -9,10 +9,10 @@ import numpy as np
 from kvib import exact_sum
 from kvib.files import intact, storage
 from kvib.files.intact import CLOSE, FINITE
-from kvib.index.buckets import CHUNK, Buckets, Scores, Threshold
-from kvib.index.interval_tree import Line
+from kvib.index.buckets import CHUNK, Buckets, Threshold
+from kvib.index.interval_tree import IntervalTree
 from kvib.index.mixture import Mixture
-from kvib.types import Arrays, FloatArray, IntArray
+from kvib.types import Arrays, FloatArray, IntArray, Scores
 
 
 class Index:
@@ -35,7 +35,7 @@ class Index:
         self.scores, self.prices, self.weights = scores, prices, weights
         self.main = Buckets(room)
         self.by_weight = None if weights is None else Buckets(room)
-        self.line: Line | None = None
+        self.intervals: IntervalTree | None = None
         """Made when an ordered draw first needs it."""
         self.totals = np.zeros((3, 2))
         """Σ price, score and weight of all clients, each with its rounding error."""
@@ -48,7 +48,7 @@ class Index:
         self.main.widen(room)
         if self.by_weight is not None:
             self.by_weight.widen(room)
-        self.line = None
+        self.intervals = None
 
     def build(self, ids: IntArray) -> None:
         """These clients, ascending, and nobody else."""
@@ -62,7 +62,7 @@ class Index:
         """The same clients; the scores of all have changed, and nothing else has."""
         self.main.build(ids, self.scores, self.prices)
         self.totals[1] = _total(self.scores, ids)
-        self.line = None
+        self.intervals = None
 
     def insert(self, ids: IntArray) -> None:
         """Clients that can be drawn again, or now."""
@@ -106,8 +106,8 @@ class Index:
             exact_sum.add(total, added)
 
     def _touch(self, ids: IntArray) -> None:
-        if self.line is not None:
-            self.line.touch(ids)
+        if self.intervals is not None:
+            self.intervals.touch(ids)
 
     def packed(self) -> Arrays:
         """The layout, which decides what a random number means, and the sums to the last digit."""
@@ -128,7 +128,7 @@ class Index:
         totals = arrays["totals"]
         intact.shaped("index.totals", totals, self.totals.shape)
         intact.within("index.totals", totals, FINITE)
-        self.totals[:], self.line = totals, None
+        self.totals[:], self.intervals = totals, None
         self.main.restore(storage.part(arrays, "main"), out, "index.main")
         agree = self.main.agree(self.scores, self.prices)
         if self.by_weight is not None and self.weights is not None:
@@ -210,9 +210,9 @@ class Index:
 
     def at(self, mixture: Mixture, points: Callable[[float], FloatArray]) -> IntArray:
         """The client at each point of the line of length Σp, in the order of ids, [m]."""
-        if self.line is None:
-            self.line = Line(self.main.place, self.scores, self.weights, self.expected)
-        return self.line.clients(mixture, points)
+        if self.intervals is None:
+            self.intervals = IntervalTree(self.main.place, self.scores, self.weights, self.expected)
+        return self.intervals.clients(mixture, points)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvib.index.buckets import Scores
 from kvib.index.mixture import Mixture
 from kvib.index.sum_tree import FANOUT, SumTree, ids_of
-from kvib.types import BoolArray, FloatArray, IntArray
+from kvib.types import BoolArray, FloatArray, IntArray, Scores
 
 _TOGETHER = 1 << 16
 """Blocks whose sums are made together."""
 
 
-class Line:
+class IntervalTree:
     """Where a point lies is found in O(log N), in a tree of sums.
 
     Lengths are sums of four parts: score, weight (or 1), and 1 instead for those at the cap by

@@ -29,8 +29,8 @@ from kvib.integrations.kit import (
     Visible,
     Watch,
     averaged,
+    default_guard,
     running_statistics,
-    usual_guard,
 )
 from kvib.types import FloatArray, Key
 
@@ -89,7 +89,7 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
     def run(self) -> None:
         """Run the rounds as FedAvg does, with our sampler and our aggregator."""
         policy = names.policy(self.policy)
-        guards: dict[bool | None, Guards] = {None: usual_guard, True: Guard(), False: None}
+        guards: dict[bool | None, Guards] = {None: default_guard, True: Guard(), False: None}
         options = FleetOptions(
             policy=policy,
             budget=lambda clients, round: self.num_clients,
@@ -131,7 +131,7 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         if round is None:
             self.watch.answers(0, {})
         else:
-            self.watch.answers(len(round), round.unheard)
+            self.watch.answers(len(round), round.unanswered)
         return result
 
     def _say(self, level: int, line: str) -> None:

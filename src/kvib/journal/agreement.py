@@ -24,20 +24,20 @@ Options = Mapping[str, Any]
 """Arguments by name."""
 
 
-def begun(given: Options, usual: Options) -> dict[str, Any]:
+def begun(given: Options, defaults: Options) -> dict[str, Any]:
     """What a journal says of the call that begins it.
 
     Args:
         given: by the user.
         usual: what the function that was called adds, today.
     """
-    everything = {**usual, **given}
+    everything = {**defaults, **given}
     meaning = _meaning(everything)
     words = {name: _words(meaning[name], value) for name, value in everything.items()}
     return {
         "begun": meaning,
         "given": {name: words[name] for name in given},
-        "usual": {name: words[name] for name in usual if name not in given},
+        "usual": {name: words[name] for name in defaults if name not in given},
     }
 
 
@@ -67,14 +67,14 @@ def switched(about: Options, way: Way, round: int, learned: Learned) -> dict[str
     return said
 
 
-def check(path: Path, about: Options, given: Options, usual: Options) -> None:
+def check(path: Path, about: Options, given: Options, defaults: Options) -> None:
     """Refuse a call that does not agree with what a journal says of the one that began it.
 
     A call agrees if it means the same or is worded the same. The two differ where a default has
     changed in between; the journal goes on with the values that it was begun with.
     """
-    added = about.get("usual", usual)  # version 1 did not keep them apart
-    compared = {name: value for name, value in usual.items() if name not in added} | dict(given)
+    added = about.get("usual", defaults)  # version 1 did not keep them apart
+    compared = {name: value for name, value in defaults.items() if name not in added} | dict(given)
     now = _meaning(compared)
     unsaid = _meaning({})  # an option that is younger than the file
     for name in sorted(compared, key=_rank):
@@ -104,12 +104,12 @@ def _same_words(about: Options, name: str, now: Any, value: Any) -> bool:
 
 def _meaning(given: Options) -> dict[str, Any]:
     """What was given and what goes without saying, as JSON can say it."""
-    usual = {
+    defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(Sampler).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
-    said = usual | dict(given)
+    said = defaults | dict(given)
     if "weights" in said:
         said["weights"] = checked_weights(said["weights"])
     if said["keys"] is not None:  # 1 and "1" are two clients
@@ -137,8 +137,8 @@ def _words(plain: Any, value: Any) -> Any:
     """The same without the fields that have their default values."""
     if not _is_configuration(plain):
         return plain
-    usual = _defaults(value)
-    parts = {k: v for k, v in plain["fields"].items() if k not in usual or usual[k] != v}
+    defaults = _defaults(value)
+    parts = {k: v for k, v in plain["fields"].items() if k not in defaults or defaults[k] != v}
     return {"name": plain["name"], "fields": parts}
 
 

@@ -10,41 +10,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvib.cohort import Cohort
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 from kvib.procedures import Procedure
 from kvib.types import FloatArray, IntArray
 
-_ALIGNED = ("ids", "count", "expected", "weight", "response", "availability")
-_SINGLE = ("round", "budget", "requested", "most", "guarantee", "token")
+FIELDS = {
+    "ids": "ids",
+    "count": "count",
+    "expected": "expected",
+    "weight": "weight",
+    "response": "answer_probability",
+    "availability": "availability",
+    "round": "round",
+    "budget": "budget",
+    "requested": "requested",
+    "most": "most",
+    "guarantee": "guarantee",
+    "token": "token",
+}
+"""Entries of a record, and the fields of a cohort that they hold."""
 DRAWN = ("ids", "count", "expected", "weight", "most")
 """What a draw gives."""
-CONDITIONS = ("response", "availability", "budget", "requested", "guarantee")
+CONDITIONS = ("answer_probability", "availability", "budget", "requested", "guarantee")
 """What a draw was made under."""
 
 
-def exact(cohort: Cohort) -> Record:
+def exact(cohort: Cohort) -> EventRecord:
     """All of a cohort but its second moments."""
-    return {name: getattr(cohort, name) for name in (*_ALIGNED, *_SINGLE)}
+    return {entry: getattr(cohort, name) for entry, name in FIELDS.items()}
 
 
-def short(cohort: Cohort, weights: FloatArray) -> Record:
+def whole(record: EventRecord) -> Cohort:
+    """The cohort of which `exact` made this record."""
+    return Cohort(**{FIELDS[entry]: value for entry, value in record.items()})
+
+
+def short(cohort: Cohort, weights: FloatArray) -> EventRecord:
     """About 10 bytes per client: nothing that is 1, or λ as it was at the beginning."""
-    record: Record = {"ids": cohort.ids, "expected": cohort.expected.astype(np.float32)}
+    record: EventRecord = {"ids": cohort.ids, "expected": cohort.expected.astype(np.float32)}
     if (cohort.count != 1).any():
         record["count"] = cohort.count
     if not np.array_equal(cohort.weight, _known(weights, cohort.ids)):
         record["weight"] = cohort.weight.astype(np.float32)
     if cohort.most != 1:
         record["most"] = cohort.most
-    for name in ("response", "availability"):
-        values = getattr(cohort, name)
+    for entry in ("response", "availability"):
+        values = getattr(cohort, FIELDS[entry])
         if len(values) and (values != 1).any():
             same = (values == values[0]).all()
-            record[name] = float(values[0]) if same else values.astype(np.float32)
+            record[entry] = float(values[0]) if same else values.astype(np.float32)
     return record | {name: getattr(cohort, name) for name in ("budget", "requested", "guarantee")}
 
 
-def lengthened(record: Record, weights: FloatArray, **about: Any) -> Cohort:
+def lengthened(record: EventRecord, weights: FloatArray, **about: Any) -> Cohort:
     """The cohort that `short` shortened, to single precision."""
     ids = record["ids"]
     return Cohort(
@@ -52,7 +70,7 @@ def lengthened(record: Record, weights: FloatArray, **about: Any) -> Cohort:
         count=record.get("count", np.ones(len(ids), np.int64)),
         expected=record["expected"],
         weight=record["weight"] if "weight" in record else weights[ids],
-        response=record.get("response", 1.0),
+        answer_probability=record.get("response", 1.0),
         availability=record.get("availability", 1.0),
         budget=record["budget"],
         requested=record["requested"],

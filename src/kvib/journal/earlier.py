@@ -9,7 +9,7 @@ import numpy as np
 
 from kvib.journal.access import torn
 from kvib.journal.cohorts import digest, lengthened
-from kvib.journal.layout import Drawn, Event, Heard, Round, Tip
+from kvib.journal.layout import Answered, Drawn, Event, Round, Tip
 
 
 class Readable(Protocol):
@@ -76,7 +76,7 @@ def rounds(file: Readable) -> list[Round]:
     return pairs
 
 
-def _written(file: Readable) -> tuple[dict[int, Drawn], dict[int, Heard]]:
+def _written(file: Readable) -> tuple[dict[int, Drawn], dict[int, Answered]]:
     """The numbers of all rounds as they stand there."""
     drawn, heard = {}, {}
     names = "round, size, budget, coefficients, answered, variance, norms"
@@ -85,16 +85,16 @@ def _written(file: Readable) -> tuple[dict[int, Drawn], dict[int, Heard]]:
         kinds = [int, int, float, float]
         if answered is not None:
             kinds += [int, float if variance is not None else type(None), bytes]
-            heard[round] = Heard(round, 0, answered, variance, norms)
+            heard[round] = Answered(round, 0, answered, variance, norms)
         if [type(value) for value in row[: len(kinds)]] != kinds:
             raise torn(file.path, f"numbers of round {round} are not numbers")
         drawn[round] = Drawn(round, 0, size, budget, coefficients)
     return drawn, heard
 
 
-def _agrees(row: Drawn | Heard, event: Event, weights: Any) -> bool:
+def _agrees(row: Drawn | Answered, event: Event, weights: Any) -> bool:
     """Whether the numbers of a round are those of an event, which is sealed."""
-    if isinstance(row, Heard):
+    if isinstance(row, Answered):
         norms = event.record["norms"]
         answered = int(np.count_nonzero(~np.isnan(norms)))
         return (row.answered, row.norms) == (answered, digest(norms))

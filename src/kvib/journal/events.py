@@ -9,14 +9,14 @@ from kvib.cohort import Cohort
 from kvib.estimators.streaming import Ended
 from kvib.estimators.variance import deviation
 from kvib.journal import cohorts
-from kvib.journal.layout import GIVE_UP, Drawn, Heard, storable
+from kvib.journal.layout import GIVE_UP, Answered, Drawn, storable
 from kvib.journal.recorder import Doing, Done, Recorder
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 from kvib.sampler.drawing import Conditions
 from kvib.types import FloatArray
 
 
-def _draw(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _draw(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     given = Conditions(
         **{
             name.removeprefix("given "): value
@@ -36,7 +36,7 @@ def _draw(recorder: Recorder, round: int | None, record: Record) -> Done:
     return Done(cohort.round, cohorts.short(cohort, recorder.begun_weights), row, cohort)
 
 
-def _update(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _update(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     cohort, norms = recorder.waiting(round), record["norms"].astype(np.float64)
     state = recorder.sampler.state
     state.rounds.check(cohort)
@@ -44,7 +44,7 @@ def _update(recorder: Recorder, round: int | None, record: Record) -> Done:
     return _learned(recorder, cohort, norms)
 
 
-def _finish(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _finish(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     cohort, norms = recorder.waiting(round), record["norms"].astype(np.float64)
     sketches = record["sketches"].astype(np.float64)
     ended = Ended(cohort, norms, sketches, record["usual"], [])
@@ -62,40 +62,40 @@ def _learned(
         variance = deviation(known, norms, None).value
     answered = int(np.count_nonzero(~np.isnan(norms)))
     digest = cohorts.digest(norms.astype(np.float32))
-    return Done(cohort.round, row=Heard(cohort.round, 0, answered, storable(variance), digest))
+    return Done(cohort.round, row=Answered(cohort.round, 0, answered, storable(variance), digest))
 
 
-def _give_up(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _give_up(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     cohort = recorder.waiting(round)
     recorder.sampler.give_up(cohort)
     recorder.recent.pop(cohort.round, None)
     return Done(round)
 
 
-def _check_in(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _check_in(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     if recorder.sampler.round >= recorder.since:  # else another policy drew it: a fact
         recorder.sampler.state.check_in.open()
     return Done()
 
 
-def _join(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _join(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     before = _before(recorder, record)
     ids = recorder.sampler.join(record["weights"], record.get("keys"), record.get("cost"))
     return Done(outcome={"ids": ids, **before}, result=ids)
 
 
-def _leave(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _leave(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     recorder.sampler.leave(record["keys"])
     return Done()
 
 
-def _reweigh(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _reweigh(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     before = _before(recorder, record)
     recorder.sampler.reweigh(record["keys"], record["weights"])
     return Done(outcome=before)
 
 
-def _before(recorder: Recorder, record: Record) -> Record:
+def _before(recorder: Recorder, record: EventRecord) -> EventRecord:
     """What clients weighed and cost before they come back or are weighed anew: a journal that has
     forgotten its beginning goes back from a snapshot to what they were in its first round."""
     recorder.keep_begun_weights()
@@ -109,7 +109,7 @@ def _before(recorder: Recorder, record: Record) -> Record:
     return before
 
 
-def _known(recorder: Recorder, round: int | None, record: Record) -> Done:
+def _known(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     """Another kvib or another policy took over here; the snapshot with it knows."""
     return Done()
 

@@ -31,18 +31,18 @@ from kvib.journal.layout import (
     SCHEMA,
     TABLES,
     VERSION,
+    Answered,
     Drawn,
     Event,
-    Heard,
+    FileRow,
     Round,
-    Row,
     Tip,
     columns,
     row_seal,
     seal,
 )
 from kvib.journal.lock import OWNER_ONLY, held
-from kvib.journal.records import Record, decode, encode
+from kvib.journal.records import EventRecord, decode, encode
 from kvib.types import Arrays
 
 CHUNK = 2**18
@@ -52,8 +52,8 @@ _TOGETHER = 256
 """Events that are read into memory together."""
 _EVENT = "SELECT number, kind, round, payload, crc FROM event"
 
-R = TypeVar("R", Drawn, Heard)
-S = TypeVar("S", Drawn, Heard, Tip)
+R = TypeVar("R", Drawn, Answered)
+S = TypeVar("S", Drawn, Answered, Tip)
 
 
 class JournalFile:
@@ -189,12 +189,14 @@ class JournalFile:
             f"{self.path} was written by another process; let only one have it open"
         )
 
-    def append(self, kind: str, round: int | None, record: Record, row: Row | None) -> None:
+    def append(
+        self, kind: str, round: int | None, record: EventRecord, row: FileRow | None
+    ) -> None:
         """The next event, and the row that it adds to its round."""
         with self._transaction():
             self.put(kind, round, record, row)
 
-    def put(self, kind: str, round: int | None, record: Record, row: Row | None) -> None:
+    def put(self, kind: str, round: int | None, record: EventRecord, row: FileRow | None) -> None:
         """The same, inside a transaction."""
         before, self.tip = self.tip, self.tip.after(row)
         moved = self._db.execute(
@@ -211,7 +213,7 @@ class JournalFile:
         if row is not None:
             self._insert(row._replace(event=number))
 
-    def _insert(self, row: Row) -> None:
+    def _insert(self, row: FileRow) -> None:
         marks = ", ".join("?" * (len(row) + 1))
         table = TABLES[type(row)]
         self._db.execute(f"INSERT INTO {table} VALUES ({marks})", (*row, row_seal(row)))
@@ -238,8 +240,8 @@ class JournalFile:
     def snapshot(
         self,
         arrays: Mapping[str, Arrays],
-        waiting: Mapping[int, Record],
-        event: tuple[str, Record] | None = None,
+        waiting: Mapping[int, EventRecord],
+        event: tuple[str, EventRecord] | None = None,
         **about: Any,
     ) -> None:
         """The state after the last event, groups of arrays by name; only what changed is written.
@@ -390,7 +392,7 @@ class JournalFile:
         data = self._whole(payload, crc, f"event {number} {kind} {round}")
         return Event(number, kind, round, decode(data))
 
-    def waiting(self, round: int) -> Record | None:
+    def waiting(self, round: int) -> EventRecord | None:
         """The cohort of a round that had not been heard of by the last snapshot."""
         query = "SELECT cohort, crc FROM waiting WHERE round = ?"
         with self.reading():
@@ -401,7 +403,7 @@ class JournalFile:
         """The rows of all rounds, in order, none of them missing."""
         if self.version < VERSION:
             return earlier.rounds(self)
-        drawn, heard = self._rows(Drawn), {row.round: row for row in self._rows(Heard)}
+        drawn, heard = self._rows(Drawn), {row.round: row for row in self._rows(Answered)}
         if [row.round for row in drawn] != list(range(self.tip.rounds)):
             raise torn(self.path, f"one of {self.tip.rounds} rounds is missing")
         if len(heard) != self.tip.heard:

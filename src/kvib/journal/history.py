@@ -17,7 +17,7 @@ from kvib.journal.cohorts import lengthened, with_moments
 from kvib.journal.file import JournalFile
 from kvib.journal.layout import Upgrade
 from kvib.journal.past import Past, clients, names
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 from kvib.journal.switches import Switch, procedure_of
 from kvib.names import PROCEDURES
 from kvib.policies import Policy
@@ -171,7 +171,7 @@ class History:
                 yield Logged(
                     cohort=cohort,
                     norms=norms.astype(np.float64),
-                    heard=heard is not None,
+                    answered=heard is not None,
                     available=_drawn_among(record, count),
                     absent=np.unique(absent) if round >= known else None,
                     order=(drawn.number, (heard or drawn).number),
@@ -209,7 +209,7 @@ class History:
         )
 
 
-def _drawn_among(record: Record, count: int) -> IntArray | None:
+def _drawn_among(record: EventRecord, count: int) -> IntArray | None:
     """Whom a draw was told to choose among; in a check-in whoever asked could be drawn, and
     everybody could ask."""
     if "checked in" in record:
@@ -217,7 +217,7 @@ def _drawn_among(record: Record, count: int) -> IntArray | None:
     return _listed(record, "available", count) if "given available" in record else None
 
 
-def _listed(record: Record, name: str, count: int) -> IntArray:
+def _listed(record: EventRecord, name: str, count: int) -> IntArray:
     """Clients that a draw was told of, ascending ids; nobody where it was not."""
     given = record.get(f"given {name}", np.empty(0, np.int64))
     # a mask is of those who had come by then: fewer than `count`, where a beginning was forgotten

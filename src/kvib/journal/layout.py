@@ -4,7 +4,7 @@ import math
 from typing import Any, NamedTuple, Self
 from zlib import crc32
 
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 
 APPLICATION = int.from_bytes(b"kvib", "big")
 VERSION = 2
@@ -38,7 +38,7 @@ class Event(NamedTuple):
     number: int
     kind: str
     round: int | None
-    record: Record
+    record: EventRecord
 
 
 class Drawn(NamedTuple):
@@ -52,7 +52,7 @@ class Drawn(NamedTuple):
     coefficients: float
 
 
-class Heard(NamedTuple):
+class Answered(NamedTuple):
     """A row of the feedback of each round that was answered."""
 
     round: int
@@ -63,8 +63,8 @@ class Heard(NamedTuple):
     """A digest, by which a repeat is known."""
 
 
-Row = Drawn | Heard
-Round = tuple[Drawn, Heard | None]
+FileRow = Drawn | Answered
+Round = tuple[Drawn, Answered | None]
 """None where no feedback came (yet)."""
 
 
@@ -76,12 +76,12 @@ class Tip(NamedTuple):
     rounds: int = 0
     heard: int = 0
 
-    def after(self, row: Row | None) -> Self:
+    def after(self, row: FileRow | None) -> Self:
         """One event further, which wrote this row."""
         return self._replace(
             last=self.last + 1,
             rounds=self.rounds + isinstance(row, Drawn),
-            heard=self.heard + isinstance(row, Heard),
+            heard=self.heard + isinstance(row, Answered),
         )
 
 
@@ -102,7 +102,7 @@ class Upgrade(NamedTuple):
         return f"kvib {self.version} {' and '.join(parts)}"
 
 
-TABLES: dict[type[Any], str] = {Drawn: "drawn", Heard: "heard", Tip: "tip"}
+TABLES: dict[type[Any], str] = {Drawn: "drawn", Answered: "heard", Tip: "tip"}
 
 
 def seal(data: bytes, name: str) -> int:
@@ -110,7 +110,7 @@ def seal(data: bytes, name: str) -> int:
     return crc32(data, crc32(name.encode()))
 
 
-def row_seal(row: Row | Tip) -> int:
+def row_seal(row: FileRow | Tip) -> int:
     """The checksum of a row."""
     return seal(repr(tuple(row)).encode(), TABLES[type(row)])
 

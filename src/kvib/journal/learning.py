@@ -9,7 +9,7 @@ from kvib.checks import positive_weights
 from kvib.journal.cohorts import lengthened
 from kvib.journal.file import JournalFile
 from kvib.journal.layout import Drawn, Event
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 from kvib.sampler import switching
 from kvib.sampler.learner import Learner
 from kvib.sampler.state import State
@@ -63,7 +63,7 @@ class Pupil:
         self._count = len(weights)
         self._gone: set[int] = set()
         self._weights = growing.widened(weights, len(state.population.raw))
-        self._drawn: dict[int, Record] = {}
+        self._drawn: dict[int, EventRecord] = {}
         """Not heard of yet."""
         self.rounds = 0
         """How many it learned from."""

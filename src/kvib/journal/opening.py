@@ -71,7 +71,7 @@ def journalled(
 def opened(
     path: str | os.PathLike[str],
     given: Options,
-    usual: Options,
+    defaults: Options,
     *,
     snapshot_every: int | None = None,
     keep: int | None = None,
@@ -86,7 +86,7 @@ def opened(
         keep: as for `journalled`.
     """
     given = dict(given)
-    everything = {**usual, **given}
+    everything = {**defaults, **given}
     if everything.get("estimator") is not None:
         raise ValueError(
             "a difference estimator remembers whole updates, and a journal has their norms only; "
@@ -112,8 +112,8 @@ def opened(
     held = Lock(home)
     try:
         if not home.exists():
-            _begin(home, given, usual, snapshot_every, keep)
-        recorder = _continued(home, given, usual)
+            _begin(home, given, defaults, snapshot_every, keep)
+        recorder = _continued(home, given, defaults)
         now = {"snapshot_every": snapshot_every, "keep": keep, "home": name_of(home)}
         _go_on(recorder, held, home, now)
         return Journalled(recorder)
@@ -122,10 +122,12 @@ def opened(
         raise
 
 
-def _begin(home: Path, given: Options, usual: Options, every: int | None, keep: int | None) -> None:
-    sampler = Sampler(**{**usual, **given})
+def _begin(
+    home: Path, given: Options, defaults: Options, every: int | None, keep: int | None
+) -> None:
+    sampler = Sampler(**{**defaults, **given})
     about = {
-        **agreement.begun(given, usual),
+        **agreement.begun(given, defaults),
         "policy": repr(sampler.policy),
         "procedure": sampler.procedure.name,
         "budget": sampler.budget,
@@ -141,7 +143,7 @@ def _begin(home: Path, given: Options, usual: Options, every: int | None, keep: 
     create(home, {"now": sampler.packed(), "begun": {"weights": sampler.weights}}, about)
 
 
-def _continued(home: Path, given: Options, usual: Options) -> Recorder:
+def _continued(home: Path, given: Options, defaults: Options) -> Recorder:
     """The sampler as of the last event; the file is only read."""
     with closing(JournalFile(home)) as file:
         own = file.about["own"]
@@ -150,7 +152,7 @@ def _continued(home: Path, given: Options, usual: Options) -> Recorder:
                 f"{home} has a policy of your own, {file.about['policy']}; give it: "
                 "kvib.journalled(path, policy=…)"
             )
-        agreement.check(home, file.about, given, usual)
+        agreement.check(home, file.about, given, defaults)
         recorder, known = _snapshot(file, given.get("policy") if own else None, given)
         for event in file.events_after(known):
             recorder.replay(event)

@@ -10,7 +10,7 @@ import numpy as np
 from kvib.files import storage
 from kvib.journal.file import JournalFile
 from kvib.journal.layout import Event, Round
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 from kvib.replay.logged import Change, Joined, Left, Reweighed
 from kvib.replay.members import Members
 from kvib.types import BoolArray, FloatArray, IntArray, Key
@@ -206,9 +206,9 @@ class _Back:
         self._rate, self._by_weight = rate, by_weight
         self._unsure = np.zeros(len(weights), np.bool_)
         """Clients whose weight or cost is not known of the time when they were last there."""
-        self._record: Record = {}
+        self._record: EventRecord = {}
 
-    def undo(self, change: Change, record: Record) -> bool:
+    def undo(self, change: Change, record: EventRecord) -> bool:
         """Whether a change, of which this is recorded, could be taken back. If not, all is as
         before."""
         self._record, self._known = record, True

@@ -17,9 +17,9 @@ from kvib.cohort import Cohort
 from kvib.journal import cohorts, switches
 from kvib.journal.access import TornError, torn
 from kvib.journal.file import JournalFile
-from kvib.journal.layout import Drawn, Event, Row, Upgrade
+from kvib.journal.layout import Drawn, Event, FileRow, Upgrade
 from kvib.journal.lock import Lock
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 from kvib.names import PROCEDURES
 from kvib.sampler.drawing import Conditions, Draw
 from kvib.sampler.sampler import Sampler
@@ -39,12 +39,12 @@ class Done(NamedTuple):
     round: int | None = None
     outcome: Mapping[str, Any] = MappingProxyType({})
     """Written beside what was given; doing the event again must give the same."""
-    row: Row | None = None
+    row: FileRow | None = None
     """Numbers of its round."""
     result: Any = None
 
 
-Doing = Callable[["Recorder", int | None, Record], Done]
+Doing = Callable[["Recorder", int | None, EventRecord], Done]
 """How a kind of event is done: with its round, if that is known before, and what was given."""
 
 
@@ -105,7 +105,7 @@ class Recorder:
         record = file.waiting(round)
         if record is None and round >= file.about["removed"]:
             raise torn(file.path, f"the cohort of round {round} is missing")
-        return None if record is None else Cohort(**record)
+        return None if record is None else cohorts.whole(record)
 
     def waiting(self, round: int | None) -> Cohort:
         """The cohort of a round without feedback, which must be there."""
@@ -123,7 +123,7 @@ class Recorder:
 
     # Events
 
-    def do(self, kind: str, round: int | None, record: Record, checked: bool = False) -> Any:
+    def do(self, kind: str, round: int | None, record: EventRecord, checked: bool = False) -> Any:
         """Do something and write it down, or neither; stop where that cannot be told.
 
         Args:
@@ -155,7 +155,7 @@ class Recorder:
                 self.stop(f"it was interrupted by {error!r}")
             raise
 
-    def _done(self, kind: str, round: int | None, record: Record) -> Done:
+    def _done(self, kind: str, round: int | None, record: EventRecord) -> Done:
         started = time.perf_counter()
         try:
             return self._kinds[kind](self, round, record)
@@ -182,7 +182,7 @@ class Recorder:
         if ids is not None and not np.array_equal(ids, event.record["ids"]):
             raise torn(path, f"{what} is of other clients")
 
-    def drawn_again(self, record: Record, given: Conditions) -> Cohort:
+    def drawn_again(self, record: EventRecord, given: Conditions) -> Cohort:
         """The cohort of a recorded draw, which is a fact.
 
         To draw it again gives its probabilities in full precision. Where the rule has changed
@@ -198,7 +198,7 @@ class Recorder:
         except (TypeError, ValueError):  # today's rule would not draw it at all
             self._note(fact)
             draw = state.drawing.drawn(fact, fact.budget, fact.requested, given)
-            draw = draw._replace(left_out=None)
+            draw = draw._replace(excluded=None)
         state.check_in.close()
         same = cohorts.alike(draw.cohort, fact, cohorts.DRAWN)
         cohort = state.drawing.open(draw if same else draw._replace(cohort=fact))
@@ -209,7 +209,7 @@ class Recorder:
         state.rounds.keep(recorded)
         return recorded
 
-    def _drawn_by_rule(self, record: Record, given: Conditions) -> Draw:
+    def _drawn_by_rule(self, record: EventRecord, given: Conditions) -> Draw:
         """What today's rule draws in a recorded round."""
         state = self.sampler.state
         if "checked in" in record:
@@ -241,7 +241,7 @@ class Recorder:
             return bool(last - about["snapshot"] >= 2 * about["snapshot_every"])
         return self.spent >= max(REPLAY, self.snapshot_cost / SHARE)
 
-    def snapshot(self, event: tuple[str, Record] | None = None, **about: Any) -> None:
+    def snapshot(self, event: tuple[str, EventRecord] | None = None, **about: Any) -> None:
         """Write down the sampler as it is; with `event`, that comes first and is known to it."""
         started, file, round = time.perf_counter(), self.usable(), self.sampler.round
         arrays, removed = {"now": self.sampler.packed()}, file.about["removed"]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Record = dict[str, Any]
+EventRecord = dict[str, Any]
 """Arrays, and what JSON can say."""
 
 
-def encode(record: Record) -> bytes:
+def encode(record: EventRecord) -> bytes:
     """A line of JSON, then the arrays: integers (of 63 bits) as narrow as they fit, booleans as
     bits."""
     plain, shapes, parts = {}, [], []
@@ -26,7 +26,7 @@ def encode(record: Record) -> bytes:
     return b"".join([head.encode(), b"\n", *parts])
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes) -> EventRecord:
     """What `encode` encoded; integers come back as int64."""
     head, _, rest = data.partition(b"\n")
     record, shapes = json.loads(head)

@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvib.checks import cohort_norms
 from kvib.clients.check_in import Admission
 from kvib.clients.population import listed
-from kvib.cohort import Cohort, Guarantee, checked_cohort
+from kvib.cohort import Cohort, Guarantee, checked_cohort, cohort_norms
 from kvib.estimators.estimate import unbiased
 from kvib.estimators.streaming import Coefficients, Ended, Estimation
 from kvib.journal import agreement, cohorts
-from kvib.journal.layout import GIVE_UP, Heard
+from kvib.journal.layout import GIVE_UP, Answered
 from kvib.journal.learning import taught
 from kvib.journal.recorder import Recorder
-from kvib.journal.records import Record
+from kvib.journal.records import EventRecord
 from kvib.policies import Policy
 from kvib.procedures import Procedure
 from kvib.sampler import switching
-from kvib.sampler.open_rounds import HEARD
+from kvib.sampler.open_rounds import ANSWERED
 from kvib.sampler.readable import ReadableSampler
 from kvib.sampler.sampler import Sampler
 from kvib.sampler.switching import Learned, NewGuard
@@ -74,7 +73,7 @@ class Journalled(ReadableSampler):
 
         The arguments are those of `Sampler.draw`.
         """
-        given: Record = {}
+        given: EventRecord = {}
         if absent is not None:
             given["given absent"] = np.asarray(absent)
         if available is not None:
@@ -110,7 +109,7 @@ class Journalled(ReadableSampler):
         cost: ArrayLike | None = None,
     ) -> IntArray:
         """Let clients come, or come back with their history; see `Sampler.join`. Durable."""
-        record: Record = {"weights": np.atleast_1d(np.asarray(weights, np.float64))}
+        record: EventRecord = {"weights": np.atleast_1d(np.asarray(weights, np.float64))}
         if keys is not None:
             record["keys"] = listed(keys)
         if cost is not None:
@@ -175,7 +174,7 @@ class Journalled(ReadableSampler):
             self._check(cohort)
             self.state.check_in.refuse("finish")
             sketched = ended.sketches.astype(np.float32)
-            record = {"norms": values, "sketches": sketched, "usual": ended.usual}
+            record = {"norms": values, "sketches": sketched, "usual": ended.step_length}
             if not math.isnan(ended.variance):
                 record["variance"] = float(ended.variance)
             self.recorder.do("finish", cohort.round, record, checked=True)
@@ -221,10 +220,10 @@ class Journalled(ReadableSampler):
         rounds, at = self.state.rounds, cohort.round
         file = self.recorder.usable()
         ours = cohort.token == rounds.token and 0 <= at < self.round
-        if not (ours and rounds.updated[at] == HEARD):
+        if not (ours and rounds.updated[at] == ANSWERED):
             self._check(cohort)
             return False
-        if file.row(Heard, at).norms != cohorts.digest(values):
+        if file.row(Answered, at).norms != cohorts.digest(values):
             raise ValueError(
                 f"the cohort of round {at} was updated before, with other norms; the first ones "
                 "count, leave it at that"

@@ -121,6 +121,8 @@ def _part(run: Run, rounds: "pl.DataFrame") -> "pl.DataFrame":
         pl.lit(run.seed, pl.Int64).alias("seed"),
     ]
     numbers = [pl.col(name).fill_nan(None).cast(pl.Float32) for name in SCALARS[2:]]
-    regret = (pl.col("cost") - pl.col("optimal_cost")).fill_nan(None).cast(pl.Float32)
+    regret = (
+        (pl.col("sampling_cost") - pl.col("optimal_sampling_cost")).fill_nan(None).cast(pl.Float32)
+    )
     counts = pl.col("round", "clients").cast(pl.Int32)
     return rounds.select(*keys, counts, *numbers, regret.alias("regret"))

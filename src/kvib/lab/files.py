@@ -91,7 +91,7 @@ def catalogue(folder: Path = EXPERIMENTS) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def _made(path: Path, shared: layers.Table, changes: Sequence[str], who: str) -> Experiment:
+def _made(path: Path, shared: layers.TomlTable, changes: Sequence[str], who: str) -> Experiment:
     table = deepcopy(shared)  # experiments of one file have tables in common
     before = table.get("samplers")
     for words in changes:

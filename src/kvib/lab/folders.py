@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvib.files import storage
 from kvib.sim import records
-from kvib.sim.records import RAGGED, SCALARS, Record
+from kvib.sim.records import RAGGED, RENAMED, SCALARS, Record
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,7 +65,7 @@ def read_rounds(folder: Path) -> "pl.DataFrame":
         with storage.whole("rounds", path):
             return _frame(records.unpacked(arrays))
     try:
-        frame = pl.read_parquet(folder / "rounds.parquet")
+        frame = of_today(pl.read_parquet(folder / "rounds.parquet"))
     except (FileNotFoundError, pl.exceptions.PolarsError) as error:
         raise torn_run(folder, f"rounds.parquet: {error}") from error
     blank = Record(round=0, clients=0)
@@ -81,3 +81,8 @@ def _frame(rows: Sequence[Record]) -> "pl.DataFrame":
     columns |= {name: [getattr(r, name).tolist() for r in rows] for name in RAGGED}
     kinds: dict[str, Any] = {"ids": pl.List(pl.Int64), "norms": pl.List(pl.Float64)}
     return pl.DataFrame(columns, schema_overrides=kinds)
+
+
+def of_today(rounds: "pl.DataFrame") -> "pl.DataFrame":
+    """Rounds that an earlier version wrote, under the column names of today."""
+    return rounds.rename(RENAMED, strict=False)

@@ -26,10 +26,10 @@ from kvib.lab.experiment import OWN
 LONGEST = 5
 """Files in a row of `extends`: with more, a reader loses the way."""
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 
 
-def experiments(path: Path) -> dict[str, Table]:
+def experiments(path: Path) -> dict[str, TomlTable]:
     """The experiments of a file by name: its variants, or the one that bears the file's name."""
     table = _whole(path, ())
     if "variants" not in table:
@@ -45,7 +45,7 @@ def experiments(path: Path) -> dict[str, Table]:
     return named
 
 
-def laid_over(below: Table, above: Table) -> Table:
+def laid_over(below: TomlTable, above: TomlTable) -> TomlTable:
     """What `above` says, and for the rest what `below` says."""
     merged = {**below, **above}
     for key in below.keys() & above.keys():
@@ -69,7 +69,7 @@ def _named(below: list[Any], above: list[Any]) -> list[Any]:
     return lines
 
 
-def _whole(path: Path, above: tuple[Path, ...]) -> Table:
+def _whole(path: Path, above: tuple[Path, ...]) -> TomlTable:
     """A file and what it extends, as one table; `above` are the files that extend this one."""
     table = _load(path, above)
     if "extends" not in table:
@@ -86,7 +86,7 @@ def _whole(path: Path, above: tuple[Path, ...]) -> Table:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _load(path: Path, above: tuple[Path, ...]) -> Table:
+def _load(path: Path, above: tuple[Path, ...]) -> TomlTable:
     """What one file says, unless it stands above itself."""
     row = " extends ".join(file.name for file in (*above, path))
     if path.resolve() in [file.resolve() for file in above]:
@@ -111,7 +111,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> Table:
     return table
 
 
-def look_beside(path: Path, table: Table) -> None:
+def look_beside(path: Path, table: TomlTable) -> None:
     """Python files that samplers of a table name lie beside the file that says so."""
     samplers = table.get("samplers")
     for line in samplers if isinstance(samplers, list) else ():

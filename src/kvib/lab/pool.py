@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvib.lab.experiment import Run
-from kvib.lab.runs import HERE, Machine, Outcome, outcome, play
+from kvib.lab.runs import HERE, Machine, RunOutcome, outcome, play
 from kvib.sim.engines.make import EngineShelf
 
 Report = Callable[[Run, int], None]
@@ -32,7 +32,7 @@ def play_all(
     stop_after: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
     report: Report = lambda *_: None,
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """Play all runs that are not finished; each in its folder under `out`/experiment.
 
     Args:
@@ -59,7 +59,7 @@ def play_all(
         ends = _in_turn(jobs, EngineShelf() if shelf is None else shelf, stop, report)
     else:
         ends = _at_once(jobs, processes, machine.threads, stop, report)
-    return [ends.get(k) or ended or Outcome(0, finished=False) for k, ended in enumerate(done)]
+    return [ends.get(k) or ended or RunOutcome(0, finished=False) for k, ended in enumerate(done)]
 
 
 class _Job(NamedTuple):
@@ -74,7 +74,7 @@ class _Job(NamedTuple):
 
     def play(
         self, shelf: EngineShelf, stop: Callable[[], bool], report: Callable[[int], None]
-    ) -> Outcome | None:
+    ) -> RunOutcome | None:
         """None if the deadline or Ctrl-C came first."""
         if time.monotonic() >= self.deadline or stop():
             return None
@@ -89,7 +89,7 @@ class _Job(NamedTuple):
         )
 
 
-Ends = dict[int, Outcome | None]
+Ends = dict[int, RunOutcome | None]
 """How runs ended, by the number of their job."""
 
 
@@ -110,7 +110,7 @@ def _at_once(
     """In several processes."""
     spawn = multiprocessing.get_context("spawn")
     told, halt = spawn.Queue(), spawn.Event()
-    runs, ends = {job.number: job.run for job in jobs}, dict[int, Outcome | None]()
+    runs, ends = {job.number: job.run for job in jobs}, dict[int, RunOutcome | None]()
     with (
         _few_threads(threads),
         ProcessPoolExecutor(processes, spawn, initializer=_begin, initargs=(told, halt)) as pool,
@@ -171,7 +171,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _work(job: _Job) -> Outcome | None:
+def _work(job: _Job) -> RunOutcome | None:
     assert _worker is not None
     told, halt, shelf = _worker
     last = 0.0

@@ -54,7 +54,7 @@ def _two_rounds(run: Run) -> None:
     weighted = parts.coefficients(run)
     sampler = parts.sampler(replace(run, budget=3), norms, np.arange(1, 9))
     for _ in range(2):
-        there = None if sampler.state.reach.always else np.arange(len(sampler))
+        there = None if sampler.state.rates.always else np.arange(len(sampler))
         cohort = sampler.draw(there, norms=norms if needs_norms else None)
         if np.shape(weighted(cohort)) != cohort.ids.shape:
             raise ValueError(f"estimator: {run.sampler.estimator} gives not one number per client")

@@ -37,7 +37,7 @@ class Machine:
         tasks: a folder with prepared tasks, for a machine without the data.
         address: of a Ray cluster, for the engine `ray`; None starts one here.
         patience: seconds for the work of a Ray actor; None to wait.
-        memory: bytes that the updates and activations of clients trained together may take.
+        chunk_bytes: bytes that the updates and activations of clients trained together may take.
     """
 
     device: str | None = None
@@ -45,7 +45,7 @@ class Machine:
     tasks: Path | None = None
     address: str | None = None
     patience: float | None = None
-    memory: float = 16e9
+    chunk_bytes: float = 16e9
 
     def place(self, precision: str) -> Place:
         """For an engine of this precision."""
@@ -53,7 +53,7 @@ class Machine:
             device=self.device,
             precision=precision,
             threads=self.threads,
-            memory=self.memory,
+            chunk_bytes=self.chunk_bytes,
             address=self.address,
             patience=self.patience,
         )
@@ -63,7 +63,7 @@ HERE = Machine()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How far a run came."""
 
     rounds: int
@@ -85,7 +85,7 @@ def play(
     deadline: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[int], None] = lambda _: None,
-) -> Outcome:
+) -> RunOutcome:
     """Play a run to its end, or to the deadline; a finished one is not repeated.
 
     Args:
@@ -121,13 +121,13 @@ def play(
         if not memory_short(error):
             raise
         shelf.clear()  # the engine holds what the next run may need
-        return replace(done or Outcome(0, finished=False), short=str(error).splitlines()[0])
+        return replace(done or RunOutcome(0, finished=False), short=str(error).splitlines()[0])
     rounds = len(simulation.records)
     finished = diverged is not None or rounds >= run.experiment.rounds
     seconds = float(np.nansum([list(laps.values()) for laps in simulation.seconds]))
     if finished:
         write_rounds(folder, simulation.records)
-    ended = Outcome(rounds, finished, diverged, seconds)
+    ended = RunOutcome(rounds, finished, diverged, seconds)
     write_part(folder / "outcome.json", vars(ended))
     if finished:
         (folder / "checkpoint.npz").unlink(missing_ok=True)
@@ -143,7 +143,7 @@ def _silence_as_said(run: Run) -> Iterator[None]:
         yield
 
 
-def outcome(folder: Path, run: Run) -> Outcome | None:
+def outcome(folder: Path, run: Run) -> RunOutcome | None:
     """What a folder says of this run; None if it was not begun."""
     if not (folder / "config.json").exists():
         return None
@@ -159,7 +159,7 @@ def outcome(folder: Path, run: Run) -> Outcome | None:
             "--out, or remove it"
         )
     try:
-        return Outcome(**{"rounds": 0, "finished": False, **read_part(folder / "outcome.json")})
+        return RunOutcome(**{"rounds": 0, "finished": False, **read_part(folder / "outcome.json")})
     except TypeError as error:
         raise torn_run(folder, error) from error
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvib.lab.folders import FORMAT
+from kvib.lab.folders import FORMAT, of_today
 
 if TYPE_CHECKING:
     import polars as pl
@@ -123,7 +123,7 @@ def load(path: Path) -> Results:
 
     about = load_about(path, "experiment", "runs", "sizes")
     try:
-        return Results(pl.read_parquet(file(path, "parquet")), about)
+        return Results(of_today(pl.read_parquet(file(path, "parquet"))), about)
     except FileNotFoundError as error:
         raise absent(path) from error
     except pl.exceptions.PolarsError as error:

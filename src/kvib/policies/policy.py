@@ -14,7 +14,7 @@ from kvib.procedures import Procedure
 from kvib.types import FloatArray, IntArray
 from kvib.waterfill import waterfill
 
-State = TypeVar("State", bound=tuple[Any, ...])
+PolicyState = TypeVar("PolicyState", bound=tuple[Any, ...])
 
 # A score of 0 would mean probability 0. This far below the largest it changes no other client.
 _SMALLEST_SCORE = 2.0**-200
@@ -58,7 +58,7 @@ class Exploration(NamedTuple):
     """Mix with p ∝ λ (water-filled) instead of uniform: then λ/p ≤ max(λ, 1/K)/θ, without costs."""
 
 
-class Policy(Generic[State]):
+class Policy(Generic[PolicyState]):
     """Frozen configuration; all that changes is in a state, which the sampler owns.
 
     A policy needs `procedure`, `start` and `scores`; one that learns also `observe`. Every other
@@ -83,26 +83,28 @@ class Policy(Generic[State]):
     """
     per_client: ClassVar[tuple[str, ...]] = ()
     """Arrays of the state with one entry per client along the last axis."""
+    earlier_fields: ClassVar[Mapping[str, str]] = {}
+    """Fields of the state that had other names in earlier files, and their names today."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What the fields of the state can be, by name: a file that says otherwise is refused."""
 
-    def start(self, setting: Setting) -> State:
+    def start(self, setting: Setting) -> PolicyState:
         """The state before the first round."""
         raise NotImplementedError
 
-    def scores(self, state: State, ids: IntArray) -> FloatArray:
+    def scores(self, state: PolicyState, ids: IntArray) -> FloatArray:
         """How much each of these clients matters, up to a common factor, [m]."""
         raise NotImplementedError
 
-    def epoch(self, state: State) -> int:
+    def epoch(self, state: PolicyState) -> int:
         """Changes when the scores of all clients have, for policies with `lasting` scores."""
         return 0
 
-    def exploration(self, state: State, round: int) -> Exploration:
+    def exploration(self, state: PolicyState, round: int) -> Exploration:
         """How far probabilities stay from 0 in this round (counted from 0)."""
         return Exploration()
 
-    def observe(self, state: State, cohort: Cohort, feedback: FloatArray) -> State:
+    def observe(self, state: PolicyState, cohort: Cohort, feedback: FloatArray) -> PolicyState:
         """Learn from those of a cohort who answered; may change arrays of the state in place.
 
         Args:
@@ -112,17 +114,17 @@ class Policy(Generic[State]):
         """
         return state
 
-    def forecast(self, state: State, round: int, level: float) -> Forecasts:
+    def forecast(self, state: PolicyState, round: int, level: float) -> Forecasts:
         """What the coming round will show, for policies that know."""
         raise ValueError(f"{type(self).__name__} does not forecast norms; kvib.Forecast() does")
 
-    def inform(self, state: State, feedback: FloatArray) -> State:
+    def inform(self, state: PolicyState, feedback: FloatArray) -> PolicyState:
         """The state for one draw, given the feedback of all N clients in advance."""
         raise ValueError(
             f"{type(self).__name__} does not use norms at draw; call draw() without norms"
         )
 
-    def enter(self, state: State, ids: IntArray, weights: FloatArray) -> State:
+    def enter(self, state: PolicyState, ids: IntArray, weights: FloatArray) -> PolicyState:
         """Clients join: their entries in the arrays of the state become what is known of newcomers.
 
         Args:
@@ -135,19 +137,21 @@ class Policy(Generic[State]):
             "use a policy that has `enter`, such as kvib.Forecast()"
         )
 
-    def reweigh(self, state: State, ids: IntArray, weights: FloatArray, ratio: FloatArray) -> State:
+    def reweigh(
+        self, state: PolicyState, ids: IntArray, weights: FloatArray, ratio: FloatArray
+    ) -> PolicyState:
         """Weights of clients changed: what was learned of λ‖g‖ is scaled by new λ / old λ."""
         raise ValueError(
             f"{type(self).__name__} does not take weights that change; start a new sampler, or use "
             "a policy that has `reweigh`, such as kvib.Forecast()"
         )
 
-    def resized(self, state: State, clients: int, budget: float) -> State:
+    def resized(self, state: PolicyState, clients: int, budget: float) -> PolicyState:
         """The number of clients or the budget has changed to this."""
         return state
 
     @final
-    def checked_scores(self, state: State, ids: IntArray) -> FloatArray:
+    def checked_scores(self, state: PolicyState, ids: IntArray) -> FloatArray:
         """The `scores` of these clients, or an error where no draw can be made of them."""
         scores = np.asarray(self.scores(state, ids), dtype=np.float64)
         if scores.shape != ids.shape:
@@ -163,7 +167,7 @@ class Policy(Generic[State]):
             "a score is a finite number ≥ 0"
         )
 
-    def check(self, state: State, clients: int, round: int) -> None:
+    def check(self, state: PolicyState, clients: int, round: int) -> None:
         """Refuse a state that was read and that no run can have led to.
 
         Every field must be in its range, and a draw be possible.
@@ -182,7 +186,7 @@ class Policy(Generic[State]):
         intact.within("the floor that the state says", floor, NOT_NEGATIVE)
 
     @final
-    def learned(self, state: State, cohort: Cohort, feedback: FloatArray) -> State:
+    def learned(self, state: PolicyState, cohort: Cohort, feedback: FloatArray) -> PolicyState:
         """The state after `observe`, or an error where that returned no state."""
         after = self.observe(state, cohort, feedback)
         if type(after) is type(state):
@@ -201,7 +205,7 @@ class Policy(Generic[State]):
     @final
     def expected(
         self,
-        state: State,
+        state: PolicyState,
         ids: IntArray,
         round: int,
         budget: float,

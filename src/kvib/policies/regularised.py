@@ -15,7 +15,7 @@ from kvib.types import FloatArray, IntArray
 class RegularisedState(NamedTuple):
     """Cumulative feedback of every client."""
 
-    cost: FloatArray
+    omega: FloatArray
     """ω, [N]."""
     gamma: float
     """γ; NaN until the first feedback. Frozen then: it must not reshape the scores later."""
@@ -34,8 +34,9 @@ class Regularised(Policy[RegularisedState]):
     by_weight: bool = False
 
     lasting: ClassVar = True
-    per_client: ClassVar = ("cost",)
-    ranges: ClassVar = {"cost": NOT_NEGATIVE, "gamma": or_unknown(POSITIVE), "ratio": POSITIVE}
+    per_client: ClassVar = ("omega",)
+    earlier_fields: ClassVar = {"cost": "omega"}
+    ranges: ClassVar = {"omega": NOT_NEGATIVE, "gamma": or_unknown(POSITIVE), "ratio": POSITIVE}
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)
@@ -59,8 +60,8 @@ class Regularised(Policy[RegularisedState]):
     def start(self, setting: Setting) -> RegularisedState:
         """ω = 0."""
         N = len(setting.weights)
-        ratio, cost = self._ratio(N, setting.budget), np.zeros(N)
-        return RegularisedState(cost, self._gamma(ratio, self.gain, round=0), ratio)
+        ratio, omega = self._ratio(N, setting.budget), np.zeros(N)
+        return RegularisedState(omega, self._gamma(ratio, self.gain, round=0), ratio)
 
     def _gamma(self, ratio: float, gain: float | None, round: int) -> float:
         """γ = G²·ratio/θ."""
@@ -81,13 +82,13 @@ class Regularised(Policy[RegularisedState]):
         """s = √(ω + γ), in units of √γ: 1 for clients that were never seen."""
         if np.isnan(state.gamma):
             return np.ones(len(ids))
-        return np.sqrt(1 + state.cost[ids] / state.gamma)
+        return np.sqrt(1 + state.omega[ids] / state.gamma)
 
     def check(self, state: RegularisedState, clients: int, round: int) -> None:
         """Who was seen to be large tells γ."""
         super().check(state, clients, round)
         known = not np.isnan(state.gamma)
-        demand(known or not state.cost.any(), "state.gamma is not known, and state.cost is")
+        demand(known or not state.omega.any(), "state.gamma is not known, and state.omega is")
 
     def observe(
         self, state: RegularisedState, cohort: Cohort, feedback: FloatArray
@@ -96,21 +97,21 @@ class Regularised(Policy[RegularisedState]):
         gamma, gain = state.gamma, float(feedback.mean())
         if np.isnan(gamma) and gain > 0:
             gamma = self._gamma(state.ratio, gain, cohort.round)
-        state.cost[cohort.ids] += self._squared(cohort, feedback)
+        state.omega[cohort.ids] += self._squared(cohort, feedback)
         return state._replace(gamma=gamma)
 
     def enter(
         self, state: RegularisedState, ids: IntArray, weights: FloatArray
     ) -> RegularisedState:
         """ω = 0."""
-        state.cost[ids] = 0.0
+        state.omega[ids] = 0.0
         return state
 
     def reweigh(
         self, state: RegularisedState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> RegularisedState:
         """ω is a sum of (λ‖g‖)²."""
-        state.cost[ids] *= ratio**2
+        state.omega[ids] *= ratio**2
         return state
 
     def resized(self, state: RegularisedState, clients: int, budget: float) -> RegularisedState:

@@ -1,16 +1,19 @@
 """What would have been in past rounds: other policies (`replay`), other budgets (`kvib.plan`)."""
 
-from kvib.replay.intervals import Estimate
+from kvib.checks import renamed
+from kvib.replay.intervals import Interval
 from kvib.replay.logged import Change, Joined, Left, Logged, Reweighed
+from kvib.replay.measurements import Row
 from kvib.replay.plan import Curve, Plan, grid
 from kvib.replay.replay import Replay, replay
-from kvib.replay.tally import Row
 from kvib.replay.terms import Log, Terms
+
+__getattr__ = renamed(__name__, {"Estimate": "Interval"})
 
 __all__ = [
     "Change",
     "Curve",
-    "Estimate",
+    "Interval",
     "Joined",
     "Left",
     "Log",

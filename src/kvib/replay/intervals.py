@@ -10,7 +10,7 @@ import numpy as np
 from kvib.types import FloatArray
 
 
-class Estimate(NamedTuple):
+class Interval(NamedTuple):
     """A value and its interval."""
 
     value: float
@@ -32,7 +32,7 @@ def normal_quantile(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
-def ratio_over_rounds(top: FloatArray, bottom: FloatArray, z: float) -> Estimate:
+def ratio_over_rounds(top: FloatArray, bottom: FloatArray, z: float) -> Interval:
     """Σtop/Σbottom over rounds, and all ρ for which Σ(top − ρ·bottom) may be 0 by chance.
 
     Rounds are weighed by their spread, which trends make too large, not too small. What a skewed
@@ -40,7 +40,7 @@ def ratio_over_rounds(top: FloatArray, bottom: FloatArray, z: float) -> Estimate
     like the most extreme one. The coverage is in docs/replay.md.
     """
     if bottom.sum() <= 0:
-        return Estimate(math.nan, math.nan, math.nan)
+        return Interval(math.nan, math.nan, math.nan)
     value = max(0.0, float(top.sum() / bottom.sum()))
 
     def too_high(rho: float) -> bool:
@@ -51,14 +51,14 @@ def ratio_over_rounds(top: FloatArray, bottom: FloatArray, z: float) -> Estimate
 
     low = _between(value, 0.0, too_low) if too_low(0.0) else 0.0
     if not _below_zero(-bottom, z):  # the bottom itself may be 0
-        return Estimate(value, low, math.inf)
+        return Interval(value, low, math.inf)
     far = 2 * value + float(np.ptp(top) / bottom.mean())
     while far > value and not too_high(far):
         far *= 2
-    return Estimate(value, low, _between(value, far, too_high))
+    return Interval(value, low, _between(value, far, too_high))
 
 
-def mean_over_rounds(values: FloatArray, z: float) -> Estimate:
+def mean_over_rounds(values: FloatArray, z: float) -> Interval:
     """Mean over rounds, with an interval like that of `ratio_over_rounds`."""
     return ratio_over_rounds(values, np.ones_like(values), z)
 

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from kvib.checks import earlier_names
 from kvib.cohort import Cohort
 from kvib.types import FloatArray, IntArray
 
@@ -70,6 +71,7 @@ class Reweighed(NamedTuple):
 Change = Joined | Left | Reweighed
 
 
+@earlier_names({"heard": "answered"})
 class Logged(NamedTuple):
     """One past round."""
 
@@ -77,8 +79,8 @@ class Logged(NamedTuple):
     """The cohort as drawn; from a journal with expected counts and rates to single precision."""
     norms: FloatArray
     """‖g‖ in the order of its ids; NaN where there was no answer."""
-    heard: bool = True
-    """False: drawn, but no feedback came (yet)."""
+    answered: bool = True
+    """Whether feedback has arrived; False for a round that was drawn and is still open."""
     available: IntArray | None = None
     """Clients that it was drawn among, ascending ids; None means all."""
     absent: IntArray | None = _NO_IDS

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 
 from kvib.policies import Forecast, Policy
 from kvib.replay.earlier import takes_terms
-from kvib.replay.intervals import Estimate, check_level
+from kvib.replay.intervals import Interval, check_level
 from kvib.replay.logged import Logged
+from kvib.replay.measurements import Row
 from kvib.replay.reading import Reading
 from kvib.replay.rivals import Follower, Perfect, Rival
-from kvib.replay.tally import Row
 from kvib.replay.terms import Log, Terms, covers
 from kvib.types import FloatArray
 
@@ -29,11 +29,11 @@ class Curve(NamedTuple):
 class Plan(NamedTuple):
     """What more or fewer clients per round would do; intervals of probability `level`."""
 
-    today: Estimate
+    today: Interval
     """Variance of the logged rounds."""
     budget: float
     """Their mean budget."""
-    enough: Estimate
+    enough: Interval
     """The budget with which `policy` has today's variance; inf where no budget here suffices, and
     the smallest where even that does."""
     budgets: FloatArray
@@ -99,12 +99,12 @@ def plan(
     policy = Forecast() if policy is None else policy
     reading = Reading(log, terms)
     logging, tried = _logging(reading.terms), _tried(budgets, reading)
-    tally = reading.tally(_rivals(reading, logging, policy, tried), since, progress)
-    logged, (ours, others, least) = tally.rows(level)
+    measurements = reading.measurements(_rivals(reading, logging, policy, tried), since, progress)
+    logged, (ours, others, least) = measurements.rows(level)
     names = type(logging).__name__, type(policy).__name__
     return Plan(
         today=logged.variance,
-        budget=tally.budget,
+        budget=measurements.budget,
         enough=_enough(tried, others),
         budgets=tried,
         logging=_curve(ours),
@@ -112,9 +112,9 @@ def plan(
         perfect=_curve(least),
         names=names,
         level=level,
-        rounds=len(tally),
+        rounds=len(measurements),
         covers=covers(reading.terms.procedure),
-        warnings=tally.warnings({"as logged": logged, names[1]: others[0]}),
+        warnings=measurements.warnings({"as logged": logged, names[1]: others[0]}),
     )
 
 
@@ -164,9 +164,9 @@ def _curve(rows: Sequence[Row]) -> Curve:
     return Curve(value, low, high)
 
 
-def _enough(grid: FloatArray, rows: Sequence[Row]) -> Estimate:
+def _enough(grid: FloatArray, rows: Sequence[Row]) -> Interval:
     value, low, high = np.array([row.ratio for row in rows]).T
-    return Estimate(crossing(grid, value), crossing(grid, low), crossing(grid, high))
+    return Interval(crossing(grid, value), crossing(grid, low), crossing(grid, high))
 
 
 def crossing(grid: FloatArray, ratio: FloatArray) -> float:

@@ -8,9 +8,9 @@ import numpy as np
 
 from kvib.checks import normalise, short
 from kvib.replay.logged import Logged
+from kvib.replay.measurements import Measurements
 from kvib.replay.members import Members
 from kvib.replay.rivals import Rival
-from kvib.replay.tally import Tally
 from kvib.replay.terms import Log, Terms
 
 
@@ -30,19 +30,19 @@ class Reading:
         self.members = _members(self.terms, self.budget)
         """The clients, as of the first round."""
 
-    def tally(
+    def measurements(
         self,
         rivals: Sequence[tuple[Rival, Sequence[float | None]]],
         since: int,
         progress: Callable[[int], None] | None,
-    ) -> Tally:
+    ) -> Measurements:
         """The variances of all rivals, after the last round."""
-        tally = Tally(rivals, self.members, since)
+        measurements = Measurements(rivals, self.members, since)
         for k, logged in enumerate(self._rounds):
-            tally.add(logged)
+            measurements.add(logged)
             if progress is not None:
                 progress(k + 1)
-        return tally
+        return measurements
 
 
 def _terms(log: Log | Iterable[Logged], terms: Terms | None) -> Terms:

@@ -3,17 +3,18 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kvib.checks import short
+from kvib.checks import earlier_names, short
 from kvib.policies import Policy
 from kvib.replay.earlier import takes_terms
 from kvib.replay.intervals import check_level
 from kvib.replay.logged import Logged
+from kvib.replay.measurements import Row
 from kvib.replay.reading import Reading
 from kvib.replay.rivals import Follower
-from kvib.replay.tally import Row
 from kvib.replay.terms import Log, Terms, covers
 
 
+@earlier_names({"unheard": "unanswered"})
 class Replay(NamedTuple):
     """Variances of policies in the same past rounds; intervals of probability `level`."""
 
@@ -24,7 +25,7 @@ class Replay(NamedTuple):
     level: float
     rounds: int
     """Number of measured rounds."""
-    unheard: int
+    unanswered: int
     """Number of rounds that were left out, since no feedback came."""
     covers: str
     """Which part of the variance norms can tell."""
@@ -100,15 +101,15 @@ def replay(
     reading = Reading(log, terms)
     given = None if budget is None else reading.terms.checked(budget)
     rivals = [(Follower(policy, reading.members), [given]) for policy in policies.values()]
-    tally = reading.tally(rivals, since, progress)
-    logged, others = tally.rows(level)
+    measurements = reading.measurements(rivals, since, progress)
+    logged, others = measurements.rows(level)
     rows = {label: row for label, [row] in zip(policies, others, strict=True)}
     return Replay(
         logged=logged,
         rows=rows,
         level=level,
-        rounds=len(tally),
-        unheard=tally.unheard,
+        rounds=len(measurements),
+        unanswered=measurements.unanswered,
         covers=covers(reading.terms.procedure),
-        warnings=tally.warnings({"as logged": logged, **rows}),
+        warnings=measurements.warnings({"as logged": logged, **rows}),
     )

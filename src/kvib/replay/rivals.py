@@ -38,13 +38,13 @@ class Offer(NamedTuple):
 class Rival(Protocol):
     """Something that would have drawn with other probabilities, and learns from the log."""
 
-    def costs(
+    def variance_terms(
         self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
     ) -> tuple[FloatArray, float]:
         """(y [m], y₀) such that y₀ + Σy over all clients is its variance in this round."""
 
     def learn(self, answers: Cohort, norms: FloatArray) -> None:
-        """Learn from the answers of a round, before the `costs` of every round drawn later."""
+        """Learn from the answers of a round, before `variance_terms` of any round drawn later."""
 
 
 class Follower:
@@ -65,13 +65,13 @@ class Follower:
         self.learner = members.learner(policy)
         """The policy and what it has learned."""
 
-    def costs(
+    def variance_terms(
         self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
     ) -> tuple[FloatArray, float]:
         """y = π²(1/(q·p′) − 1)."""
         weights, cap = self._members.share(offer.ids), self.learner.cap
         p = self.learner.expected(offer.ids, answers.round, budget, weights, offer.prices)
-        return norm_part(pi, answers.response, p[offer.at(answers.ids)], cap), 0.0
+        return norm_part(pi, answers.answer_probability, p[offer.at(answers.ids)], cap), 0.0
 
     def learn(self, answers: Cohort, norms: FloatArray) -> None:
         """As `Sampler.update` does, with the weights that clients have when the feedback comes."""
@@ -94,23 +94,25 @@ class Perfect:
         self._members, self._cap = members, members.setting.cap
         self._recent: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=RECENT)
 
-    def costs(
+    def variance_terms(
         self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
     ) -> tuple[FloatArray, float]:
         """π²(1/(q·p) − 1) + ν·c·p at its minimum, p = min(cap, π/√(q·ν·c)); and −ν·K."""
         value = self._value(budget)
         if value == 0:
-            return norm_part(pi, answers.response, np.full(len(pi), self._cap), self._cap), 0.0
+            return norm_part(
+                pi, answers.answer_probability, np.full(len(pi), self._cap), self._cap
+            ), 0.0
         price = value * self._price(answers.ids)
         # A norm of 0 needs no client: any p > 0 gives its cost, ν·c·p → 0.
-        p = np.clip(pi / np.sqrt(answers.response * price), 1e-300, self._cap)
-        return norm_part(pi, answers.response, p, self._cap) + price * p, -value * budget
+        p = np.clip(pi / np.sqrt(answers.answer_probability * price), 1e-300, self._cap)
+        return norm_part(pi, answers.answer_probability, p, self._cap) + price * p, -value * budget
 
     def learn(self, answers: Cohort, norms: FloatArray) -> None:
         """Keep what ν depends on."""
         pi, price = answers.weight * norms, self._price(answers.ids)
         weight = price * answers.count / answers.expected_answers
-        self._recent.append((pi / np.sqrt(answers.response * price), weight))
+        self._recent.append((pi / np.sqrt(answers.answer_probability * price), weight))
 
     def _price(self, ids: IntArray) -> FloatArray:
         prices = self._members.prices(ids)

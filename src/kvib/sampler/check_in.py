@@ -10,7 +10,7 @@ from kvib.files import intact
 from kvib.files.part import Part, Saved
 from kvib.procedures import independent
 from kvib.sampler.drawing import Draw, Drawing
-from kvib.sampler.eligible import Chances
+from kvib.sampler.eligible import Design
 from kvib.sampler.parts import Parts
 from kvib.types import FloatArray, IntArray, Key
 
@@ -28,17 +28,17 @@ class CheckIn(Part):
     def __init__(self, parts: Parts, drawing: Drawing) -> None:
         self._parts = parts
         self._drawing = drawing
-        self._chances: Chances | None = None
+        self._design: Design | None = None
         self.is_open = False
         """Whether clients are checking in for the coming round."""
 
     def open(self) -> None:
         """Fix the probabilities of the coming round, until `close`."""
-        self._chances, self.is_open = self._fixed(), True
+        self._design, self.is_open = self._fixed(), True
 
     def close(self) -> None:
         """End the check-in; the next round is another one."""
-        self._chances, self.is_open = None, False
+        self._design, self.is_open = None, False
 
     def refuse(self, what: str) -> None:
         """Refuse what would change the probabilities of an open check-in."""
@@ -51,20 +51,20 @@ class CheckIn(Part):
 
     def admit(self, key: Key) -> Admission:
         """Whether the client that asks takes part; the check-in is open."""
-        assert self._chances is not None
+        assert self._design is not None
         ids = self._parts.population.ids([key])
-        p = self._chances.of(ids)
+        p = self._design.expected(ids)
         if self._coins(ids)[0] >= p[0]:
             return Admission(False, 0.0)
-        reached = self._parts.reach.at(ids) * p
+        reached = self._parts.rates.at(ids) * p
         return Admission(True, float((self._parts.population.share(ids) / reached)[0]))
 
     def gathered(self, keys: Sequence[Key]) -> Draw:
         """The cohort of those who asked and were admitted."""
         parts = self._parts
         ids = np.unique(parts.population.ids(keys))
-        chances = self._fixed() if self._chances is None else self._chances
-        p = chances.of(ids)
+        design = self._fixed() if self._design is None else self._design
+        p = design.expected(ids)
         refused = ids[self._coins(ids) >= p]
         if len(refused):
             [name] = parts.population.keys(refused[:1])
@@ -73,22 +73,22 @@ class CheckIn(Part):
                 "those that admit(key) admits"
             )
         cohort = parts.eligible.cohort(ids, p)
-        return self._drawing.drawn(cohort, chances.budget, chances.requested)
+        return self._drawing.drawn(cohort, design.budget, design.requested)
 
-    def _fixed(self) -> Chances:
+    def _fixed(self) -> Design:
         """Probabilities of the coming round, for clients one by one."""
-        reach, procedure = self._parts.reach, self._parts.eligible.procedure
+        rates, procedure = self._parts.rates, self._parts.eligible.procedure
         if procedure is not independent:
             raise ValueError(
                 f"only independent coins can be tossed one by one, not {procedure!r}; make "
                 "the sampler with procedure=kvib.independent"
             )
-        if not reach.availability_known:
+        if not rates.availability_known:
             raise ValueError(
                 "who does not ask is not known, so availability cannot be learned from check-ins; "
                 "give Sampler(availability=…) the probability, or leave it out"
             )
-        if self._parts.memory is not None and reach.always:
+        if self._parts.memory is not None and rates.always:
             raise ValueError(
                 "who does not ask is not known, so an estimator that remembers cannot leave them "
                 "out; give Sampler(availability=…) the probability that a client asks"

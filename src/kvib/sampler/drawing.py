@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from kvib.checks import all_norms, available_ids
 from kvib.cohort import Cohort
 from kvib.randomness import generator
-from kvib.sampler.eligible import Chances
+from kvib.sampler.eligible import Design
 from kvib.sampler.learner import Learner
 from kvib.sampler.parts import Parts
 from kvib.types import BoolArray, FloatArray, IntArray
@@ -35,7 +35,7 @@ class Draw(NamedTuple):
     budget: float
     """Σ E[count]: what was requested, or less where few can be drawn."""
     requested: float
-    left_out: IntArray | None = None
+    excluded: IntArray | None = None
     """Clients that the estimate does not stand for; None where no estimator asks."""
     present: BoolArray | None = None
     """Which clients were available, where their rates are learned from it, [N]."""
@@ -59,9 +59,9 @@ class Drawing:
         """A cohort for the next round."""
         absent = self._absent(given)
         with self._parts.eligible.without(absent):
-            chances = self.chances(given)
-            drawn = chances.draw(self.generator(self.seed, self._parts.rounds.round, "draw"))
-        return self.drawn(drawn, chances.budget, chances.requested, given)
+            design = self.design(given)
+            drawn = design.draw(self.generator(self.seed, self._parts.rounds.round, "draw"))
+        return self.drawn(drawn, design.budget, design.requested, given)
 
     def drawn(
         self, cohort: Cohort, budget: float, requested: float, given: Conditions = NOTHING
@@ -75,29 +75,29 @@ class Drawing:
             given: what the draw was given.
         """
         absent = self._absent(given)
-        left_out = present = None
+        excluded = present = None
         if self._parts.memory is not None:
-            left_out = self._left_out(given.available, absent)
-        if not self._parts.reach.availability_known:
+            excluded = self._excluded(given.available, absent)
+        if not self._parts.rates.availability_known:
             present = np.zeros(self._parts.population.count, dtype=np.bool_)
             present[available_ids(given.available, len(present))] = True
             present[absent] = False
-        return Draw(cohort, budget, requested, left_out, present)
+        return Draw(cohort, budget, requested, excluded, present)
 
     def open(self, draw: Draw) -> Cohort:
         """The drawn cohort as that of the next round, which begins now."""
         if draw.present is not None:
             here = self._parts.population.here()
-            self._parts.reach.came(here, draw.present[here])
+            self._parts.rates.observe_presence(here, draw.present[here])
         ids = draw.cohort.ids
         cohort = self._parts.rounds.open(
             draw.cohort,
-            response=self._parts.reach.at(ids),
-            availability=self._parts.reach.available(ids),
+            answer_probability=self._parts.rates.at(ids),
+            availability=self._parts.rates.available(ids),
             budget=draw.budget,
             requested=draw.requested,
-            guarantee=self._parts.reach.guarantee,
-            left_out=draw.left_out,
+            guarantee=self._parts.rates.guarantee,
+            excluded=draw.excluded,
         )
         if self._parts.cool_down.rounds:
             self._parts.eligible.remove(self._parts.cool_down.add(cohort.ids, cohort.round))
@@ -110,11 +110,11 @@ class Drawing:
         if given.absent is not None:  # as a list: to look must not move clients in the index
             there = np.setdiff1d(available_ids(given.available, N), self._absent(given))
             given = given._replace(available=there)
-        return self.chances(given).of(np.arange(N))
+        return self.design(given).expected(np.arange(N))
 
-    def chances(self, given: Conditions) -> Chances:
+    def design(self, given: Conditions) -> Design:
         """Expected counts of the coming round, and the way to draw by them."""
-        self._parts.reach.must_be_listed(given.available)
+        self._parts.rates.must_be_listed(given.available)
         if given.available is None and given.norms is None:
             return self.unlisted(given.budget)
         parts, N = self._parts, self._parts.population.count
@@ -122,11 +122,11 @@ class Drawing:
         ids = parts.eligible.eligible(available_ids(given.available, N))
         return parts.eligible.among(ids, parts.rounds.round, requested, learner)
 
-    def unlisted(self, budget: float | None = None) -> Chances:
+    def unlisted(self, budget: float | None = None) -> Design:
         """Expected counts of the coming round where no list says who is there."""
         requested = self._parts.prices.requested(budget, self._parts.population.count)
         self._informed(None)  # or refuse
-        return self._parts.eligible.chances(self._parts.rounds.round, requested)
+        return self._parts.eligible.design(self._parts.rounds.round, requested)
 
     def _informed(self, norms: ArrayLike | None) -> Learner:
         """What to draw with: a learner that knows all norms, if the policy wants them."""
@@ -138,9 +138,9 @@ class Drawing:
                     "call draw(norms=…) with all of them"
                 )
             return self._parts.learner
-        ids, reach = np.arange(N), self._parts.reach
+        ids, rates = np.arange(N), self._parts.rates
         pi = self._parts.population.raw[ids] * all_norms(norms, N)
-        return self._parts.learner.informed(pi, reach.at(ids), reach.available(ids))
+        return self._parts.learner.informed(pi, rates.at(ids), rates.available(ids))
 
     def _absent(self, given: Conditions) -> IntArray:
         """Clients that are said to be absent, ascending."""
@@ -148,9 +148,9 @@ class Drawing:
             return _NONE
         return available_ids(given.absent, self._parts.population.count, "absent")
 
-    def _left_out(self, available: ArrayLike | None, absent: IntArray) -> IntArray:
+    def _excluded(self, available: ArrayLike | None, absent: IntArray) -> IntArray:
         """Clients that the draw does not stand for, which memory knows something of too."""
-        if not self._parts.reach.always:  # then it stands for those who are away too
+        if not self._parts.rates.always:  # then it stands for those who are away too
             return self._parts.cool_down.ids
         N, out = self._parts.population.count, np.union1d(self._parts.cool_down.ids, absent)
         if available is None:

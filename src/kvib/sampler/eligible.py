@@ -30,10 +30,10 @@ def _nothing() -> Pairs:
     return Pairs(1.0, np.empty(0))
 
 
-class Chances(NamedTuple):
-    """Of the clients in the coming round."""
+class Design(NamedTuple):
+    """The sampling design of the coming round: expected counts, and the way to draw by them."""
 
-    of: Callable[[IntArray], FloatArray]
+    expected: Callable[[IntArray], FloatArray]
     """E[count] of these clients, [m]; 0 for those who cannot be drawn."""
     draw: Callable[[np.random.Generator], Cohort]
     budget: float
@@ -107,10 +107,10 @@ class Eligible(Part):
         if self.index is None:
             intact.names("index", arrays, ())
         else:
-            gone = np.fromiter(self._population.gone, np.int64)
-            self.index.restore(arrays, np.union1d(gone, self._cool_down.ids))
+            departed = np.fromiter(self._population.departed, np.int64)
+            self.index.restore(arrays, np.union1d(departed, self._cool_down.ids))
 
-    def chances(self, round: int, requested: float) -> Chances:
+    def design(self, round: int, requested: float) -> Design:
         """Expected counts of all clients that can be drawn."""
         if self.index is None or len(self.index) == 0:
             return self.among(self.eligible(np.arange(self._population.count)), round, requested)
@@ -118,7 +118,7 @@ class Eligible(Part):
 
     def among(
         self, ids: IntArray, round: int, requested: float, learner: Learner | None = None
-    ) -> Chances:
+    ) -> Design:
         """Of these clients, who can be drawn.
 
         Args:
@@ -138,10 +138,10 @@ class Eligible(Part):
             if math.isclose(size, K, rel_tol=1e-9):  # but for rounding
                 size = K
 
-        def of(some: IntArray) -> FloatArray:
-            everybody = np.zeros(self._population.count)
-            everybody[ids] = expected
-            return everybody[some]
+        def expected_of(some: IntArray) -> FloatArray:
+            counts = np.zeros(self._population.count)
+            counts[ids] = expected
+            return counts[some]
 
         def draw(rng: np.random.Generator) -> Cohort:
             if len(ids) == 0:
@@ -150,15 +150,15 @@ class Eligible(Part):
                 expected, rng, weights=weights, ids=ids, variables=self.balanced_on(ids)
             )
 
-        return Chances(of, draw, size, requested)
+        return Design(expected_of, draw, size, requested)
 
-    def _by_index(self, index: Index, round: int, requested: float) -> Chances:
+    def _by_index(self, index: Index, round: int, requested: float) -> Design:
         """The same law at the cost of the drawn."""
         spent = min(requested, index.price)
         policy, state = self._learner.policy, self._learner.state
         mixture = index.mixture(spent, policy.exploration(state, round).mix, self.procedure.cap)
 
-        def of(ids: IntArray) -> FloatArray:
+        def expected_of(ids: IntArray) -> FloatArray:
             return np.where(index.main.place[ids] >= 0, index.expected(mixture, ids), 0.0)
 
         def draw(rng: np.random.Generator) -> Cohort:
@@ -167,7 +167,7 @@ class Eligible(Part):
             return self.cohort(ids, index.expected(mixture, ids))
 
         size = index.size(mixture) if self._prices.differ else spent
-        return Chances(of, draw, size, requested)
+        return Design(expected_of, draw, size, requested)
 
     def balanced_on(self, ids: IntArray) -> FloatArray | None:
         """What a balancing procedure shall keep the totals of, [m, d]: λ, λ·variables, λ·sketches.
@@ -194,9 +194,9 @@ class Eligible(Part):
 
     def eligible(self, ids: IntArray) -> IntArray:
         """Those of them who can be drawn, ascending."""
-        gone = np.fromiter(self._population.gone, np.int64)
+        departed = np.fromiter(self._population.departed, np.int64)
         waiting = self._cool_down.ids if self._cool_down.rounds else _NONE
-        out = np.concatenate([gone, waiting, self._absent])
+        out = np.concatenate([departed, waiting, self._absent])
         return np.setdiff1d(ids, out) if len(out) else ids
 
     @contextmanager

@@ -58,25 +58,29 @@ class Learner(Part):
 
     def learn(self, answers: Cohort, pi: FloatArray) -> None:
         """From λ‖g‖ of those of a cohort who answered."""
-        feedback = _feedback(pi, answers.response, answers.availability)
+        feedback = _feedback(pi, answers.answer_probability, answers.availability)
         self.state = self.policy.learned(self.state, answers, feedback)
 
     def take_over(self, other: "Learner") -> None:
         """Become another policy, with what that one has learned."""
         self.policy, self.cap, self.state = other.policy, other.cap, other.state
 
-    def informed(self, pi: FloatArray, reach: FloatArray, availability: FloatArray) -> Self:
+    def informed(
+        self, pi: FloatArray, answer_probability: FloatArray, availability: FloatArray
+    ) -> Self:
         """The same for one draw, told λ‖g‖ of all clients."""
         other = copy(self)
-        other.state = self.policy.inform(self.state, _feedback(pi, reach, availability))
+        other.state = self.policy.inform(
+            self.state, _feedback(pi, answer_probability, availability)
+        )
         return other
 
     def forecast(
-        self, round: int, level: float, reach: FloatArray, availability: FloatArray
+        self, round: int, level: float, answer_probability: FloatArray, availability: FloatArray
     ) -> Forecasts:
         """‖g‖ of every client in the coming round; learned was ‖g‖/√(q·a)."""
         told = self.policy.forecast(self.state, round, level)
-        back = np.sqrt(reach * availability)
+        back = np.sqrt(answer_probability * availability)
         return Forecasts(*(back * part[: len(back)] for part in told))
 
     def takes_changes(self) -> None:
@@ -115,24 +119,29 @@ class Learner(Part):
 
     def restore(self, saved: Saved) -> None:
         """What was saved."""
-        fields, there, clients = type(self.state)._fields, saved.part("state"), saved.clients
+        fields, clients = type(self.state)._fields, saved.clients
+        earlier = self.policy.earlier_fields
+        there = {earlier.get(name, name): array for name, array in saved.part("state").items()}
         if set(there) != set(fields):
             raise storage.OtherFileError(
                 f"the file has state fields {sorted(there)}, {type(self.policy).__name__} needs "
                 f"{sorted(fields)}; load it with the policy that was saved"
             )
-        self.state = storage.unpack("state", self.state, saved.arrays, clients)
+        named = {f"state.{name}": array for name, array in there.items()}
+        self.state = storage.unpack("state", self.state, named, clients)
         for name in self.policy.per_client:
             each = getattr(self.state, name)
             demand(each.shape[-1] == clients, f"state.{name} is of shape {each.shape}")
         self.policy.check(self.state, clients, saved.round)
 
 
-def _feedback(pi: FloatArray, reach: FloatArray, availability: FloatArray) -> FloatArray:
+def _feedback(
+    pi: FloatArray, answer_probability: FloatArray, availability: FloatArray
+) -> FloatArray:
     """What policies shall learn, so that they minimise the variance that silence adds to.
 
     Silence after the draw leaves Σπ²/(r·p) to be minimised, as if the feedback were π/√r. Of those
     available with probability a the estimate takes π/a. With q = a·r: a·√r = √(a·q).
     """
-    feedback = pi / np.sqrt(reach * availability)
+    feedback = pi / np.sqrt(answer_probability * availability)
     return np.where(feedback < SMALLEST_FEEDBACK, 0.0, feedback)

@@ -40,7 +40,7 @@ class Learning:
         self.guard = guard
         self.cut = 0.0
         """What the guard cut off in the last round."""
-        self.guarantee: Guarantee = parts.reach.guarantee
+        self.guarantee: Guarantee = parts.rates.guarantee
         """The guarantee of the last round's estimate, now that it is known who answered."""
 
     def step(
@@ -57,7 +57,7 @@ class Learning:
         answered, given = answers(checked_cohort(cohort), updates)
         if answered.any():
             flat, shape = as_rows(given)
-        estimation = self.begin(cohort, coefficients, end, heard=answered, spread=spread)
+        estimation = self.begin(cohort, coefficients, end, answered=answered, spread=spread)
         if not answered.any():
             d = estimation.finish()  # what is remembered
             return d if like is None else tensors.formed(like, d)
@@ -70,7 +70,7 @@ class Learning:
         coefficients: Coefficients,
         end: End,
         *,
-        heard: BoolArray | None = None,
+        answered: BoolArray | None = None,
         spread: bool = False,
     ) -> Estimation:
         """An estimation that takes updates part by part.
@@ -79,7 +79,7 @@ class Learning:
             cohort: as drawn.
             coefficients: `unbiased` or `self_normalised`.
             end: called when all updates have come.
-            heard: who answers, where it is known before.
+            answered: who answers, where it is known before.
             spread: whether to estimate the variance on the way.
         """
         parts = self._parts
@@ -87,7 +87,7 @@ class Learning:
             raise ValueError("a difference estimator is for coefficients=kvib.unbiased only")
         context = Context(
             guard=self.guard,
-            usual_step=parts.step_length.value,
+            typical_step=parts.step_length.value,
             memory=parts.memory,
             sketch=parts.sketches.size,
             names=parts.population.keys,
@@ -97,7 +97,7 @@ class Learning:
         with parts.lock:  # the end of other rounds changes what is remembered
             parts.rounds.check(checked_cohort(cohort))
             watching = Spread(cohort) if spread else None
-            estimation = Estimation(context, cohort, coefficients, heard, watching)
+            estimation = Estimation(context, cohort, coefficients, answered, watching)
         if coefficients is not unbiased:
             estimation.guarantee = "biased"
         return estimation
@@ -106,11 +106,11 @@ class Learning:
         """Take in the norms of a cohort, NaN where a client did not answer; the round is over."""
         parts, answered = self._parts, ~np.isnan(norms)
         if answered.any():
-            heard = cohort.take(answered)
-            with parts.eligible.changing(heard.ids):
-                parts.learner.learn(heard, parts.population.raw[heard.ids] * norms[answered])
-        self.guarantee = "biased" if parts.reach.lost(cohort, answered) else cohort.guarantee
-        parts.reach.heard(cohort.ids, answered)
+            answers = cohort.take(answered)
+            with parts.eligible.changing(answers.ids):
+                parts.learner.learn(answers, parts.population.raw[answers.ids] * norms[answered])
+        self.guarantee = "biased" if parts.rates.lost(cohort, answered) else cohort.guarantee
+        parts.rates.observe_answers(cohort.ids, answered)
         parts.rounds.close(cohort)
 
     def finish(self, ended: Ended) -> None:
@@ -121,7 +121,7 @@ class Learning:
         answered = ~np.isnan(norms)
         self._parts.sketches.keep(cohort.take(answered), ended.sketches[answered])
         if self.guard is not None:
-            self._parts.step_length.learn(ended.usual)
+            self._parts.step_length.learn(ended.step_length)
         if self._parts.memory is not None:
             for part, updates in ended.kept:
                 self._parts.memory.keep(part, updates)
@@ -157,7 +157,7 @@ class Learning:
 
     def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
         """Warn once where a client is silent that always answers."""
-        silent = self._parts.reach.lost(cohort, answered)
+        silent = self._parts.rates.lost(cohort, answered)
         if silent and not self._silence_said:
             warn(
                 f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "

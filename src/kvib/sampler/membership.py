@@ -67,7 +67,7 @@ class Membership:
             raise ValueError("all clients would be gone; end the run instead")
         self.parts.eligible.remove(ids)
         population.leave(ids)
-        self.parts.reach.left(ids)
+        self.parts.rates.forgive(ids)
         self.parts.resize(self.parts.learner, len(population))
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:
@@ -92,7 +92,7 @@ class Membership:
             "an estimator that remembers updates": self.parts.memory is not None,
             "sketches": self.parts.sketches.size > 0,
             "variables": self.parts.eligible.variables.shape[1] > 0,
-            "response or availability of each client": self.parts.reach.of_each,
+            "response or availability of each client": self.parts.rates.of_each,
         }
         for name, there in fixed.items():
             if there:
@@ -108,6 +108,6 @@ class Membership:
         entries = growing.enough(needed, before)
         if entries > before:
             parts = self.parts
-            others = (parts.learner, parts.prices, parts.reach, parts.sketches, parts.eligible)
+            others = (parts.learner, parts.prices, parts.rates, parts.sketches, parts.eligible)
             for part in (parts.population, *others):
                 part.widen(entries)

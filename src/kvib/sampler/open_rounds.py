@@ -15,7 +15,7 @@ from kvib.types import Arrays, IntArray
 
 SEAL = 8
 """Bytes that tell a cohort from another."""
-OPEN, HEARD, GIVEN_UP = 0, 1, 2
+OPEN, ANSWERED, GIVEN_UP = 0, 1, 2
 """What became of a round."""
 
 
@@ -77,16 +77,16 @@ class OpenRounds(Part):
 
     def close(self, cohort: Cohort) -> None:
         """Mark a cohort as answered."""
-        self.updated[cohort.round] = HEARD
+        self.updated[cohort.round] = ANSWERED
 
     def give_up(self, cohort: Cohort) -> None:
         """Mark a cohort as lost."""
         self.updated[cohort.round] = GIVEN_UP
 
     @property
-    def heard(self) -> int:
+    def answered(self) -> int:
         """How many rounds were answered."""
-        return self.updated.count(HEARD)
+        return self.updated.count(ANSWERED)
 
     def outstanding(self) -> IntArray:
         """Rounds that are neither answered nor given up, ascending."""
@@ -139,7 +139,7 @@ def seal(cohort: Cohort) -> bytes:
     """A hash of all that learning looks at. Numbers count in single precision, so that a cohort
     from a journal, which keeps no more, has the seal of the one that was drawn."""
     whole = [cohort.ids, cohort.count]
-    rates = [cohort.expected, cohort.weight, cohort.response, cohort.availability]
+    rates = [cohort.expected, cohort.weight, cohort.answer_probability, cohort.availability]
     of_all = np.array([cohort.budget, cohort.most])
     data = [*(part.astype("<i8") for part in whole), *(p.astype("<f4") for p in (*rates, of_all))]
     return blake2b(b"".join(part.tobytes() for part in data), digest_size=SEAL).digest()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from kvib.clients.cool_down import CoolDown
 from kvib.clients.population import Population
 from kvib.clients.prices import Prices
-from kvib.clients.rates import Reach
+from kvib.clients.rates import Rates
 from kvib.estimators.difference import Remembered
 from kvib.estimators.guard import StepLength
 from kvib.estimators.sketches import Sketches
@@ -29,7 +29,7 @@ class Parts:
     memory: Remembered | None
     """What an estimator remembers, if there is one that does."""
     learner: Learner
-    reach: Reach
+    rates: Rates
     prices: Prices
     eligible: Eligible
     lock: threading.RLock = field(default_factory=threading.RLock)

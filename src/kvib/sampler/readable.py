@@ -26,7 +26,7 @@ MOVED = {
     "balanced_on": "eligible.balanced_on",
     "population": "population",
     "prices": "prices",
-    "reach": "reach",
+    "reach": "rates",
     "remembered": "memory",
     "resting": "cool_down",
     "sketches": "sketches",
@@ -161,8 +161,8 @@ class ReadableSampler:
         state = self.state
         with state.lock:
             ids = np.arange(len(self))
-            reach = (state.reach.at(ids), state.reach.available(ids))
-            return state.learner.forecast(self.round, level, *reach)
+            rates = (state.rates.at(ids), state.rates.available(ids))
+            return state.learner.forecast(self.round, level, *rates)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, atomically, that only its owner can read."""

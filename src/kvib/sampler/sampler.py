@@ -15,7 +15,6 @@ from kvib.checks import (
     checked_seed,
     checked_sketch,
     checked_variables,
-    cohort_norms,
     warn_of_fraction,
     warn_of_waiting,
 )
@@ -23,8 +22,8 @@ from kvib.clients.check_in import Admission
 from kvib.clients.cool_down import CoolDown
 from kvib.clients.population import Population
 from kvib.clients.prices import Prices
-from kvib.clients.rates import EstimatedRate, Reach
-from kvib.cohort import Cohort, Guarantee, checked_cohort
+from kvib.clients.rates import EstimatedRate, Rates
+from kvib.cohort import Cohort, Guarantee, checked_cohort, cohort_norms
 from kvib.estimators.difference import Difference
 from kvib.estimators.estimate import unbiased
 from kvib.estimators.guard import Guard, StepLength
@@ -104,8 +103,8 @@ class Sampler(ReadableSampler):
         procedure = checked_procedure(procedure, policy, cost is not None)
         population = Population(weights, keys)
         N, seed = population.count, checked_seed(seed)
-        reach = Reach(response, availability, N)
-        prices = Prices(budget, cost, over_select, reach, N)
+        rates = Rates(response, availability, N)
+        prices = Prices(budget, cost, over_select, rates, N)
         if cost is None:
             warn_of_fraction(prices.budget, N)
         checked_kind(estimator, Difference, "estimator")
@@ -123,7 +122,7 @@ class Sampler(ReadableSampler):
             step_length=StepLength(),
             memory=None if estimator is None else estimator.start(population.shares()),
             learner=learner,
-            reach=reach,
+            rates=rates,
             prices=prices,
             eligible=Eligible(population, waiting, prices, learner, procedure, known, sketches),
         )

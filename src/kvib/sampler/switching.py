@@ -102,4 +102,4 @@ def switch(
     if way is None:
         return Learned(0, 0)
     take_over(state, way, fresh(state, way))
-    return Learned(0, state.rounds.heard)
+    return Learned(0, state.rounds.answered)

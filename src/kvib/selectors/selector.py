@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvib.checks import available_ids, by_id, checked_budget, checked_seed, checked_weights
-from kvib.cohort import Cohort
+from kvib.checks import available_ids, checked_budget, checked_seed, checked_weights
+from kvib.cohort import Cohort, by_id
 from kvib.files import storage
 from kvib.files.part import Saved
 from kvib.randomness import generator

@@ -9,7 +9,7 @@ from kvib.sim import records, timings
 from kvib.sim.chooser import Chooser
 from kvib.sim.engines.engine import Engine, Vector
 from kvib.sim.records import Record
-from kvib.sim.server import Memory
+from kvib.sim.server import OptimiserState
 from kvib.types import Arrays
 
 
@@ -17,7 +17,7 @@ class Progress(NamedTuple):
     """How far a run is: all that its next round depends on, and its records."""
 
     model: Vector
-    memory: Memory
+    optimiser_state: OptimiserState
     """Of the server's optimiser."""
     chooser: Chooser
     records: list[Record]
@@ -37,7 +37,7 @@ def write(
     """
     arrays: Arrays = {
         "model": engine.to_numpy(progress.model),
-        **{f"memory.{k}": engine.to_numpy(v) for k, v in enumerate(progress.memory)},
+        **{f"memory.{k}": engine.to_numpy(v) for k, v in enumerate(progress.optimiser_state)},
         **{f"sampler.{name}": a for name, a in progress.chooser.packed().items()},
         **{f"records.{name}": a for name, a in records.packed(progress.records).items()},
     }
@@ -64,11 +64,13 @@ def read(
             f"{path} is of another run: {', '.join(differs)} differ; use another folder"
         )
     with storage.whole("simulation", path):
-        memory = storage.part(arrays, "memory")
+        optimiser_state = storage.part(arrays, "memory")
         past = records.unpacked(storage.part(arrays, "records"))
         return Progress(
             model=engine.from_numpy(arrays["model"]),
-            memory=tuple(engine.from_numpy(memory[str(k)]) for k in range(len(memory))),
+            optimiser_state=tuple(
+                engine.from_numpy(optimiser_state[str(k)]) for k in range(len(optimiser_state))
+            ),
             chooser=chooser.unpacked(storage.part(arrays, "sampler")),
             records=past,
             seconds=timings.read(_beside(path), len(past)),

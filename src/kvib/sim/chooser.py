@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Protocol, Self
 
-from kvib.clients.rates import Reach
+from kvib.clients.rates import Rates
 from kvib.cohort import Cohort, Guarantee
 from kvib.estimators.streaming import Coefficients, Estimation
 from kvib.sim.engines.engine import Vector
@@ -21,7 +21,7 @@ class Coming(NamedTuple):
     stakes: Stakes
     exact: bool
     """Whether exact metrics are due."""
-    gram_memory: float
+    gram_bytes: float
     """Bytes that the updates of all clients may take for them."""
     coefficients: Coefficients
     training: Training
@@ -55,7 +55,7 @@ class Chooser(Protocol):
         """λ of all clients, [N]."""
 
     @property
-    def reach(self) -> Reach:
+    def rates(self) -> Rates:
         """The rates that estimates are divided by."""
 
     @property

@@ -16,7 +16,12 @@ from kvib.types import FloatArray, IntArray
 
 DRAWS = 100
 """Of the Monte Carlo where the variance of a procedure has no closed form."""
-NO_CLIENT = {"cost": 0.0, "optimal_cost": 0.0, "quality": 0.0, "optimal_factor": 1.0}
+NO_CLIENT = {
+    "sampling_cost": 0.0,
+    "optimal_sampling_cost": 0.0,
+    "quality": 0.0,
+    "optimal_factor": 1.0,
+}
 """Measures of a round in which no client can be drawn."""
 
 
@@ -61,8 +66,8 @@ def measures(
     K = min(K, len(at) if price is None else float(price.sum()))
     best = metrics.optimal_probabilities(pi, K, r, price)
     return measured | {
-        "cost": metrics.cost(e, pi, r),
-        "optimal_cost": metrics.cost(best, pi, r),
+        "sampling_cost": metrics.sampling_cost(e, pi, r),
+        "optimal_sampling_cost": metrics.sampling_cost(best, pi, r),
         "optimal_variance": metrics.variance(best, pi, response=r).value + away,
         "quality": metrics.quality(e, pi, K, r, price),
         "optimal_factor": metrics.optimal_factor(pi, K, r, price),

@@ -85,7 +85,9 @@ def shared_out(steps: IntArray, workers: int) -> list[list[int]]:
     return shares
 
 
-def plan(data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int) -> Batches:
+def local_batches(
+    data: ClientData, ids: IntArray, local: LocalSGD, seed: int, round: int
+) -> Batches:
     """Who trains on what, in which order: decided by (seed, round, client) and nothing else.
 
     A client's batches therefore do not depend on who else was drawn, and are the same in every

@@ -82,7 +82,7 @@ def read(path: str | os.PathLike[str]) -> Task:
         return Task(about["name"], train, test, model, about["classes"], loss, arrays["weights"])
 
 
-class Kind(NamedTuple):
+class TaskKind(NamedTuple):
     """A kind of model as it is written to a file."""
 
     describe: Callable[[Any], dict[str, Any] | None]
@@ -125,14 +125,14 @@ def _next_token(model: Any) -> dict[str, Any] | None:
     return {"config": dict(model.config), "attention": model.attention}
 
 
-MODELS: dict[str, Kind] = {
-    "softmax": Kind(
+MODELS: dict[str, TaskKind] = {
+    "softmax": TaskKind(
         _softmax, lambda features, classes, weights: SoftmaxRegression(features, classes)
     ),
-    "femnist-cnn": Kind(_cnn, lambda classes, weights: partial(femnist.cnn, classes)),
-    "classifier": Kind(_classifier, text.Classifier),
-    "adapted-classifier": Kind(_adapted, _adapt),
-    "next-token": Kind(
+    "femnist-cnn": TaskKind(_cnn, lambda classes, weights: partial(femnist.cnn, classes)),
+    "classifier": TaskKind(_classifier, text.Classifier),
+    "adapted-classifier": TaskKind(_adapted, _adapt),
+    "next-token": TaskKind(
         _next_token,
         lambda config, attention, weights: text.NextToken(config, attention),
         next_token_loss,

@@ -10,10 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from kvib.checks import earlier_names
 from kvib.files import storage
 from kvib.types import Arrays, FloatArray, IntArray
 
+RENAMED = {"cost": "sampling_cost", "optimal_cost": "optimal_sampling_cost"}
+"""Numbers of a record in version 0.1, and their names today."""
 
+
+@earlier_names(RENAMED)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Record:
     """One round. No clocks: a resumed run must report the same. NaN: not measured."""
@@ -45,9 +50,9 @@ class Record:
     bias: float = math.nan
     """‖E[d] − D‖, exact: 0 where the estimate is divided by the true rates and no client waits.
     What a guard cuts off is not in it."""
-    cost: float = math.nan
+    sampling_cost: float = math.nan
     """ℓ(p) = Σπ²/(q·p) of those who can be drawn, with π = λ‖g‖/a; q = a = 1 without stragglers."""
-    optimal_cost: float = math.nan
+    optimal_sampling_cost: float = math.nan
     """min ℓ: their difference is the regret of the round."""
     optimal_variance: float = math.nan
     """Of independent draws with the best probabilities."""
@@ -78,7 +83,8 @@ def packed(records: Sequence[Record]) -> Arrays:
 
 
 def unpacked(arrays: Arrays) -> list[Record]:
-    """The records again."""
+    """The records again, also those of version 0.1."""
+    arrays = {RENAMED.get(name, name): array for name, array in arrays.items()}
     ends = np.cumsum(arrays["clients"]).astype(int)
     starts = ends - arrays["clients"].astype(int)
     rows = []

@@ -5,7 +5,7 @@ from zlib import crc32
 
 import numpy as np
 
-from kvib.clients.rates import YOUNGER, EstimatedRate, Reach
+from kvib.clients.rates import YOUNGER, EstimatedRate, Rates
 from kvib.cohort import Cohort, Guarantee
 from kvib.estimators.estimate import unbiased
 from kvib.estimators.streaming import Coefficients, Estimation
@@ -36,12 +36,12 @@ class Sampled:
     @property
     def guarantee(self) -> Guarantee:
         """Consistent, where rates of answers are learned."""
-        return self.sampler.state.reach.guarantee
+        return self.sampler.state.rates.guarantee
 
     @property
-    def reach(self) -> Reach:
+    def rates(self) -> Rates:
         """The sampler's own rates."""
-        return self.sampler.state.reach
+        return self.sampler.state.rates
 
     @property
     def waiting(self) -> IntArray:
@@ -75,7 +75,7 @@ class Sampled:
         """The updates of all clients; their inner products where a variance needs them, and there
         is memory for them."""
         with_gram = coming.exact and needs_gram(self.sampler.procedure)
-        with_gram = with_gram and len(self.sampler) * coming.model.nbytes <= coming.gram_memory
+        with_gram = with_gram and len(self.sampler) * coming.model.nbytes <= coming.gram_bytes
         return full_round(
             coming.training,
             coming.model,
@@ -131,7 +131,7 @@ class Sampled:
 def _options(sampler: Sampler) -> dict[str, Any]:
     """What else a sampler was given; long arrays by their checksums."""
     state = sampler.state
-    prices, known = state.prices, state.reach.packed(len(sampler))
+    prices, known = state.prices, state.rates.packed(len(sampler))
     rates: dict[str, list[int]] = {"response": [], "availability": []}
     for name in sorted(known):
         part, _, field = name.partition(".")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvib.clients.rates import Reach
+from kvib.clients.rates import Rates
 from kvib.cohort import Cohort, Guarantee
 from kvib.estimators.estimate import self_normalised
 from kvib.estimators.streaming import Coefficients, Context, Ended, Estimation
@@ -27,7 +27,7 @@ class Selected:
 
     def __init__(self, selector: Selector) -> None:
         self.sampler = selector
-        self.reach = Reach(1.0, 1.0, len(selector))
+        self.rates = Rates(1.0, 1.0, len(selector))
         self.waiting: IntArray = np.empty(0, np.int64)
 
     @property
@@ -60,7 +60,7 @@ class Selected:
         """A sum of updates, with sketches of them if the rule learns from these."""
         context = Context(
             guard=None,
-            usual_step=math.nan,
+            typical_step=math.nan,
             memory=None,
             sketch=self.sampler.rule.sketch,
             names=lambda ids: list(ids.tolist()),

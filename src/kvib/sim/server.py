@@ -5,17 +5,18 @@ from typing import Protocol
 
 from kvib.types import Tensor
 
-Vector = Tensor
-Memory = tuple[Vector, ...]
+OptimiserState = tuple[Tensor, ...]
 
 
 class ServerOptimiser(Protocol):
     """Moves the model by an estimated step; works on NumPy arrays and torch tensors alike."""
 
-    def start(self, model: Vector) -> Memory:
+    def start(self, model: Tensor) -> OptimiserState:
         """The memory before the first round."""
 
-    def step(self, memory: Memory, model: Vector, d: Vector) -> tuple[Memory, Vector]:
+    def step(
+        self, optimiser_state: OptimiserState, model: Tensor, d: Tensor
+    ) -> tuple[OptimiserState, Tensor]:
         """The next memory and model."""
 
 
@@ -31,15 +32,17 @@ class ServerSGD:
     learning_rate: float = 1.0
     momentum: float = 0.0
 
-    def start(self, model: Vector) -> Memory:
+    def start(self, model: Tensor) -> OptimiserState:
         """Nothing moved yet."""
         return (model * 0,) if self.momentum else ()
 
-    def step(self, memory: Memory, model: Vector, d: Vector) -> tuple[Memory, Vector]:
+    def step(
+        self, optimiser_state: OptimiserState, model: Tensor, d: Tensor
+    ) -> tuple[OptimiserState, Tensor]:
         """One step."""
         if not self.momentum:
             return (), model - self.learning_rate * d
-        m = self.momentum * memory[0] + d
+        m = self.momentum * optimiser_state[0] + d
         return (m,), model - self.learning_rate * m
 
 
@@ -55,17 +58,19 @@ class ServerAdam:
     square_decay: float = 0.99
     adaptivity: float = 1e-3
 
-    def start(self, model: Vector) -> Memory:
+    def start(self, model: Tensor) -> OptimiserState:
         """m = 0, v = τ²."""
         return model * 0, model * 0 + self.adaptivity**2
 
-    def _square(self, v: Vector, square: Vector) -> Vector:
+    def _square(self, v: Tensor, square: Tensor) -> Tensor:
         return self.square_decay * v + (1 - self.square_decay) * square
 
-    def step(self, memory: Memory, model: Vector, d: Vector) -> tuple[Memory, Vector]:
+    def step(
+        self, optimiser_state: OptimiserState, model: Tensor, d: Tensor
+    ) -> tuple[OptimiserState, Tensor]:
         """One step."""
-        m = self.decay * memory[0] + (1 - self.decay) * d
-        v = self._square(memory[1], d * d)
+        m = self.decay * optimiser_state[0] + (1 - self.decay) * d
+        v = self._square(optimiser_state[1], d * d)
         return (m, v), model - self.learning_rate * m / (v**0.5 + self.adaptivity)
 
 
@@ -73,7 +78,7 @@ class ServerAdam:
 class ServerYogi(ServerAdam):
     """FedYogi: v moves towards d² by steps of d² alone, so that it forgets slowly."""
 
-    def _square(self, v: Vector, square: Vector) -> Vector:
+    def _square(self, v: Tensor, square: Tensor) -> Tensor:
         step = (1 - self.square_decay) * square
-        nearer: Vector = v - step * (v > square) + step * (v < square)
+        nearer: Tensor = v - step * (v > square) + step * (v < square)
         return nearer

@@ -11,6 +11,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike
 
+from kvib.checks import earlier_names
 from kvib.cohort import Cohort, Guarantee
 from kvib.estimators.estimate import unbiased
 from kvib.estimators.streaming import Coefficients
@@ -24,11 +25,11 @@ from kvib.sim.local import LocalSGD
 from kvib.sim.records import Record
 from kvib.sim.sampled import Sampled
 from kvib.sim.selected import Selected
-from kvib.sim.server import Memory, ServerOptimiser, ServerSGD
+from kvib.sim.server import OptimiserState, ServerOptimiser, ServerSGD
 from kvib.sim.stragglers import Stragglers
 from kvib.sim.task import Task
 from kvib.sim.timings import Clock, Laps
-from kvib.sim.training import DivergedError, Drawn, Trained, Training
+from kvib.sim.training import DivergedError, RoundWork, Trained, Training
 
 LEISURE = 20
 """Between two checkpoints pass as many times the seconds that one takes."""
@@ -36,6 +37,7 @@ CHOOSERS: dict[type, Callable[[Any], Chooser]] = {Selector: Selected}
 """How the loop plays what is no sampler."""
 
 
+@earlier_names({"gram_memory": "gram_bytes", "memory": "optimiser_state"})
 class Simulation:
     """A federated run: draw, train, estimate, step, evaluate, record.
 
@@ -64,7 +66,7 @@ class Simulation:
             are NaN in rounds in which a client that was not drawn diverges, and for selectors,
             whose choices have no probabilities.
         seed: of the initial model and of all batches.
-        gram_memory: bytes that the updates of all clients may take, N·d·4, where an exact variance
+        gram_bytes: bytes that the updates of all clients may take, N·d·4, where an exact variance
             needs their inner products (fixed-size draws); beyond it that variance is NaN.
         response: the true probability that a client which was drawn answers, a number or one per
             client. By default the sampler's own, where it knows one, else 1.
@@ -84,7 +86,7 @@ class Simulation:
         train_loss_every: int = 0,
         exact_every: int = 0,
         seed: int = 0,
-        gram_memory: float = 16e9,
+        gram_bytes: float = 16e9,
         response: ArrayLike | None = None,
         availability: ArrayLike | None = None,
     ) -> None:
@@ -96,12 +98,12 @@ class Simulation:
         self.server = ServerSGD() if server is None else server
         self.coefficients = self._chooser.coefficients if coefficients is None else coefficients
         self.evaluate_every, self.train_loss_every = evaluate_every, train_loss_every
-        self.exact_every, self.gram_memory = exact_every, gram_memory
+        self.exact_every, self.gram_bytes = exact_every, gram_bytes
         self.model: Vector = engine.initial(seed)
-        self.memory: Memory = self.server.start(self.model)
+        self.optimiser_state: OptimiserState = self.server.start(self.model)
         self.records: list[Record] = []
         self.seconds: list[Laps] = []
-        self._stragglers = Stragglers(len(task), self._chooser.reach, response, availability)
+        self._stragglers = Stragglers(len(task), self._chooser.rates, response, availability)
 
     @property
     def sampler(self) -> Any:
@@ -124,8 +126,8 @@ class Simulation:
         clock.lap("exact")
         cohort = chooser.draw(coming, signals)
         clock.lap("draw")
-        heard = self._stragglers.heard(cohort.ids, self.seed, t)
-        drawn = Drawn(t, self.model, cohort, heard, self.coefficients)
+        answered = self._stragglers.answering(cohort.ids, self.seed, t)
+        drawn = RoundWork(t, self.model, cohort, answered, self.coefficients)
         trained = self._training.train(chooser, drawn)
         clock.lap("train")
         self._step(trained.d, t)
@@ -138,15 +140,15 @@ class Simulation:
 
     def _coming(self, t: int) -> Coming:
         """Round t, with the coins of who is there."""
-        reach = self._chooser.reach
-        there = self._stragglers.there(reach, self.seed, t)
+        rates = self._chooser.rates
+        there = self._stragglers.there(rates, self.seed, t)
         return Coming(
             round=t,
             model=self.model,
             there=there,
-            stakes=self._stragglers.stakes(reach, self._chooser.waiting, there),
+            stakes=self._stragglers.stakes(rates, self._chooser.waiting, there),
             exact=_due(self.exact_every, t),
-            gram_memory=self.gram_memory,
+            gram_bytes=self.gram_bytes,
             coefficients=self.coefficients,
             training=self._training,
         )
@@ -168,13 +170,13 @@ class Simulation:
 
     def _step(self, d: Vector, t: int) -> None:
         """The server's."""
-        memory, model = self.server.step(self.memory, self.model, d)
+        optimiser_state, model = self.server.step(self.optimiser_state, self.model, d)
         if not math.isfinite(self._training.length(model)):
             raise DivergedError(
                 f"the model left the numbers in round {t}: lower the server's learning rate; the "
                 "last checkpoint is from before"
             )
-        self.memory, self.model = memory, model
+        self.optimiser_state, self.model = optimiser_state, model
 
     def _record(self, t: int, cohort: Cohort, trained: Trained, **measured: float) -> Record:
         return Record(
@@ -228,13 +230,15 @@ class Simulation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Model, server memory, sampler and records to one file, atomically; timings beside it."""
-        progress = Progress(self.model, self.memory, self._chooser, self.records, self.seconds)
+        progress = Progress(
+            self.model, self.optimiser_state, self._chooser, self.records, self.seconds
+        )
         checkpoint.write(path, self._about(), self.engine, progress)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue the run that was saved: it ends as if it had never stopped."""
         found = checkpoint.read(path, self._about(), self.engine, self._chooser)
-        self.model, self.memory, self._chooser, self.records, self.seconds = found
+        self.model, self.optimiser_state, self._chooser, self.records, self.seconds = found
 
     def _about(self) -> dict[str, Any]:
         """What makes a run the same run."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvib.clients import rates
-from kvib.clients.rates import EstimatedRate, RateState, Reach
+from kvib.clients.rates import EstimatedRate, Rates, RateState
 from kvib.randomness import generator
 from kvib.types import BoolArray, FloatArray, IntArray
 
@@ -64,24 +64,24 @@ class Stragglers:
     def __init__(
         self,
         clients: int,
-        known: Reach,
+        known: Rates,
         response: ArrayLike | None,
         availability: ArrayLike | None,
     ) -> None:
         self.response = _truth(response, known.response, clients, "response")
         self.availability = _truth(availability, known.availability, clients, "availability")
 
-    def there(self, known: Reach, seed: int, round: int) -> BoolArray | None:
+    def there(self, known: Rates, seed: int, round: int) -> BoolArray | None:
         """Who is, [N]; None where all are and a draw divides by no rate."""
         if known.always and (self.availability == 1).all():
             return None
         return _tossed(self.availability, seed, round, "there")
 
-    def heard(self, ids: IntArray, seed: int, round: int) -> BoolArray:
+    def answering(self, ids: IntArray, seed: int, round: int) -> BoolArray:
         """Who of the drawn is, [m]."""
         return _tossed(self.response, seed, round, "heard")[ids]
 
-    def stakes(self, known: Reach, waiting: IntArray, there: BoolArray | None) -> Stakes:
+    def stakes(self, known: Rates, waiting: IntArray, there: BoolArray | None) -> Stakes:
         """Of the coming round, given the rates that its estimate is divided by and who waits."""
         ids = np.arange(len(self.response))
         waits = np.zeros(len(ids), dtype=np.bool_)

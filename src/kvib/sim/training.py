@@ -8,10 +8,10 @@ import numpy as np
 
 from kvib.cohort import Cohort
 from kvib.estimators import tensors
-from kvib.estimators.streaming import Coefficients, Estimation, NotFiniteError, among_heard
+from kvib.estimators.streaming import Coefficients, Estimation, NotFiniteError, answer_correction
 from kvib.estimators.variance import deviation
 from kvib.sim.engines.engine import Engine, Vector
-from kvib.sim.local import Batches, LocalSGD, plan
+from kvib.sim.local import Batches, LocalSGD, local_batches
 from kvib.sim.task import Task
 from kvib.types import BoolArray, FloatArray, IntArray
 
@@ -31,7 +31,7 @@ def diverged(client: int, t: int) -> DivergedError:
     )
 
 
-class Learner(Protocol):
+class RoundLearner(Protocol):
     """What learns from a cohort: see `kvib.sim.chooser.Chooser`."""
 
     @property
@@ -45,14 +45,14 @@ class Learner(Protocol):
         """Learn from norms alone."""
 
 
-class Drawn(NamedTuple):
+class RoundWork(NamedTuple):
     """A round whose clients are about to train."""
 
     round: int
     model: Vector
     """Where they begin."""
     cohort: Cohort
-    heard: BoolArray
+    answered: BoolArray
     """Which of them answer, [m]."""
     coefficients: Coefficients
     """How their updates are weighted."""
@@ -94,28 +94,28 @@ class Training:
 
     def work(self, ids: IntArray, t: int) -> Batches:
         """The batches of these clients in round t."""
-        return plan(self.task.train, ids, self.local, self.seed, t)
+        return local_batches(self.task.train, ids, self.local, self.seed, t)
 
     def length(self, vector: Vector) -> float:
         """‖vector‖."""
         return float(self.engine.norms(vector[None])[0])
 
-    def train(self, learner: Learner, drawn: Drawn) -> Trained:
+    def train(self, learner: RoundLearner, drawn: RoundWork) -> Trained:
         """The step of a round, of which its learner has learned then."""
-        answers = int(np.count_nonzero(drawn.heard))
+        answers = int(np.count_nonzero(drawn.answered))
         summed = not learner.wants_updates and self.engine.adds_up(answers)
         try:
             return self._summed(learner, drawn) if summed else self._each(learner, drawn)
         except NotFiniteError as error:
             raise diverged(error.client, drawn.round) from error
 
-    def _each(self, learner: Learner, drawn: Drawn) -> Trained:
+    def _each(self, learner: RoundLearner, drawn: RoundWork) -> Trained:
         """Chunk by chunk into the estimate."""
-        t, model, cohort, heard, coefficients = drawn
-        estimation, answering = learner.begin(cohort, coefficients), np.flatnonzero(heard)
+        t, model, cohort, answered, coefficients = drawn
+        estimation, answering = learner.begin(cohort, coefficients), np.flatnonzero(answered)
         together = len(answering) <= self.engine.chunk
         gram = None if len(answering) else np.empty((0, 0))
-        for part, batches in self.engine.chunks(self.work(cohort.ids[heard], t)):
+        for part, batches in self.engine.chunks(self.work(cohort.ids[answered], t)):
             at = np.zeros(len(cohort), dtype=np.bool_)
             came, updates = self.engine.answers(model, batches)
             at[answering[part[came]]] = True
@@ -129,18 +129,18 @@ class Training:
         d = tensors.formed(model, estimation.finish())  # a vector also where no client was heard
         return Trained(d, estimation.norms, variance, estimation.cut)
 
-    def _summed(self, learner: Learner, drawn: Drawn) -> Trained:
+    def _summed(self, learner: RoundLearner, drawn: RoundWork) -> Trained:
         """Each update is added up and forgotten."""
-        t, model, cohort, heard, coefficients = drawn
+        t, model, cohort, answered, coefficients = drawn
         engine, norms = self.engine, np.full(len(cohort), math.nan)
-        factors = coefficients(cohort)[heard]
-        norms[heard], d = engine.summed(model, self.work(cohort.ids[heard], t), factors)
+        factors = coefficients(cohort)[answered]
+        norms[answered], d = engine.summed(model, self.work(cohort.ids[answered], t), factors)
         lost = np.isnan(norms) & engine.remote  # no other engine loses clients
-        bad = np.flatnonzero(~(norms <= LARGEST_NORM) & heard & ~lost)
+        bad = np.flatnonzero(~(norms <= LARGEST_NORM) & answered & ~lost)
         if len(bad):
             raise diverged(int(cohort.ids[bad[0]]), t)
         learner.update(cohort, norms)
-        d = d * among_heard(coefficients, cohort, heard & ~lost)
+        d = d * answer_correction(coefficients, cohort, answered & ~lost)
         return Trained(d, norms, _variance(cohort, norms, None), 0.0)
 
 

@@ -3,6 +3,7 @@
 The server's side is `UnbiasedSampling(strategy)`, the client's one line: `introduce(app, size=…)`.
 """
 
+from kvib.checks import renamed
 from kvib.integrations.flower.client import introduce, scaled_update
 from kvib.integrations.flower.fedavg import KVibFedAvg
 from kvib.integrations.flower.report import RoundReport
@@ -13,8 +14,10 @@ from kvib.integrations.kit import (
     NothingUsableError,
     Renormalise,
     Visible,
-    usual_guard,
+    default_guard,
 )
+
+__getattr__ = renamed(__name__, {"usual_guard": "default_guard"})
 
 __all__ = [
     "EstimateAvailability",
@@ -25,7 +28,7 @@ __all__ = [
     "RoundReport",
     "UnbiasedSampling",
     "Visible",
+    "default_guard",
     "introduce",
     "scaled_update",
-    "usual_guard",
 ]

@@ -16,7 +16,7 @@ NO_SUCH_FUNCTION = "No query function registered"
 """What it raised, then: the app does not call `introduce`."""
 
 
-class Heard(NamedTuple):
+class Asked(NamedTuple):
     """What came of the question."""
 
     introductions: list[Introduction]
@@ -24,11 +24,12 @@ class Heard(NamedTuple):
     """Why the other nodes are still unknown, by node; they are to be asked again later."""
 
 
-def ask(grid: Grid, nodes: list[int], timeout: float) -> Heard:
+def ask(grid: Grid, nodes: list[int], timeout: float) -> Asked:
     """Who these nodes are."""
-    heard = Heard([], {node: f"node {node} gave no answer in {timeout} s" for node in nodes})
+    silent = {node: f"node {node} gave no answer in {timeout} s" for node in nodes}
+    found = Asked([], silent)
     if not nodes:
-        return heard
+        return found
     asked = [Message(RecordDict(), node, QUESTION) for node in nodes]
     replies = grid.send_and_receive(asked, timeout=timeout)
     by_id = {message.metadata.message_id: message for message in asked}
@@ -39,11 +40,11 @@ def ask(grid: Grid, nodes: list[int], timeout: float) -> Heard:
         node = question.metadata.dst_node_id
         answer = _read(node, reply)
         if isinstance(answer, Introduction):
-            heard.introductions.append(answer)
-            heard.problems.pop(node, None)
+            found.introductions.append(answer)
+            found.problems.pop(node, None)
         else:
-            heard.problems[node] = answer
-    return heard
+            found.problems[node] = answer
+    return found
 
 
 def _read(node: int, reply: Message) -> Introduction | str:

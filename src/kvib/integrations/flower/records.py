@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
-from kvib.integrations.kit.arrays import BadReplyError, as_usual
+from kvib.integrations.kit.arrays import BadReplyError, read_npy
 
 OURS = "kvib"
 """Name of the record that is for the adapter alone."""
@@ -18,8 +18,8 @@ def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """The arrays of a record of our own."""
     arrays = {}
     for name, array in record.items():
-        usual = as_usual(array.data, np.dtype(array.dtype).str, array.shape)
-        arrays[name] = array.numpy() if usual is None else usual
+        plain = read_npy(array.data, np.dtype(array.dtype).str, array.shape)
+        arrays[name] = array.numpy() if plain is None else plain
     return arrays
 
 

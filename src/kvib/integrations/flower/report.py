@@ -24,7 +24,7 @@ class RoundReport:
     """Nodes online at the draw."""
     drawn: Mapping[Key, float]
     """The drawn clients, and the expected count p of each."""
-    heard: tuple[Key, ...]
+    answered: tuple[Key, ...]
     refused: Mapping[Key, str]
     """The others, and why they were not heard."""
     coefficients: float
@@ -37,7 +37,7 @@ class RoundReport:
     """Share of λ that was offline at the draw."""
     lost: float
     """Share of λ of clients that are offline for longer than chance explains."""
-    unheard: float
+    unanswered: float
     """Share of the drawn clients' λ that was not heard."""
     joined: tuple[Key, ...]
     """Clients that came since the last round, for the first time or again."""
@@ -51,7 +51,7 @@ class RoundReport:
         return {
             "kvib-round": self.round,
             "kvib-cohort": len(self.drawn),
-            "kvib-missing": len(self.drawn) - len(self.heard),
+            "kvib-missing": len(self.drawn) - len(self.answered),
             "kvib-coefficients": self.coefficients,
             "kvib-variance": self.variance,
             "kvib-cut": self.cut,
@@ -59,7 +59,7 @@ class RoundReport:
             "kvib-clients": self.clients,
             "kvib-offline": self.offline,
             "kvib-lost": self.lost,
-            "kvib-unheard": self.unheard,
+            "kvib-unanswered": self.unanswered,
             "kvib-joined": len(self.joined),
             "kvib-left": len(self.left),
         }
@@ -68,7 +68,7 @@ class RoundReport:
 def reported(
     sent: Sent,
     server_round: int,
-    heard: list[int],
+    answered: list[int],
     outcome: Outcome | None,
     standing: Standing,
     news: News,
@@ -78,12 +78,12 @@ def reported(
     Args:
         sent: the round, with those refused that were not heard.
         server_round: Flower's number.
-        heard: positions of those heard.
+        answered: positions of those who answered.
         outcome: the step.
         standing: who could be drawn.
         news: who came and left before the draw.
     """
-    round, cohort, at = sent.round, sent.round.cohort, np.array(heard, np.int64)
+    round, cohort, at = sent.round, sent.round.cohort, np.array(answered, np.int64)
     total = float(cohort.weight.sum())
     return RoundReport(
         round=cohort.round,
@@ -91,16 +91,16 @@ def reported(
         clients=standing.clients,
         online=sent.online,
         drawn=dict(zip(round.keys, cohort.expected.tolist(), strict=True)),
-        heard=tuple(round.keys[position] for position in heard),
+        answered=tuple(round.keys[position] for position in answered),
         refused=round.refused,
         coefficients=float(cohort.coefficients[at].sum()),
         variance=float("nan") if outcome is None else outcome.variance,
         cut=0.0 if outcome is None else outcome.cut,
         offline=standing.offline,
         lost=standing.lost,
-        unheard=1 - float(cohort.weight[at].sum()) / total if total else 0.0,
+        unanswered=1 - float(cohort.weight[at].sum()) / total if total else 0.0,
         joined=(*news.joined, *news.returned),
         left=tuple(news.left),
         # a sum of hidden updates that lacks one is of no use: the step is the number 0 then
-        stepped=outcome is not None and bool(heard) and np.ndim(outcome.d) > 0,
+        stepped=outcome is not None and bool(answered) and np.ndim(outcome.d) > 0,
     )

@@ -49,7 +49,7 @@ def sorted_replies(sent: Sent, replies: Iterable[Message]) -> Replies:
         if position is None:
             continue  # late, or sent twice
         if reply.has_error():
-            kind = Silence.AWAY if reply.error.code in UNREACHABLE else Silence.REFUSED
+            kind = Silence.OFFLINE if reply.error.code in UNREACHABLE else Silence.REFUSED
             why = f"error {reply.error.code}: {reply.error.reason}"
             refused[position] = Refusal(kind, why)
         else:
@@ -58,5 +58,5 @@ def sorted_replies(sent: Sent, replies: Iterable[Message]) -> Replies:
         refused[position] = Refusal(Silence.LATE, "no answer in time")
     for position in range(len(sent.round)):
         if position not in sent.messages:
-            refused[position] = Refusal(Silence.AWAY, "it is offline")
+            refused[position] = Refusal(Silence.OFFLINE, "it is offline")
     return Replies(dict(sorted(contents.items())), refused)

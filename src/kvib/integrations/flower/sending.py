@@ -61,9 +61,9 @@ class Sender:
 
         def lacking(online: set[int]) -> str | None:
             since.append(now())  # from when there are enough nodes, however long an outage was
-            heard = ask(grid, self._fleet.strangers(online), self._query_timeout)
-            self._fleet.meet(heard.introductions)
-            self._problem = next(reversed(heard.problems.values()), self._problem)
+            introduced = ask(grid, self._fleet.strangers(online), self._query_timeout)
+            self._fleet.meet(introduced.introductions)
+            self._problem = next(reversed(introduced.problems.values()), self._problem)
             if not self._fleet.clients(online):
                 return f"{NO_CLIENT}; the last reason: {self._problem}"
             if cut_off is None or self._is_back(cut_off, online) or self._is_over(since[0]):
@@ -114,7 +114,7 @@ class Sender:
         """Replies, asked for again where the whole cohort was cut off: an outage loses no round."""
         attempts = 0
         while self._is_cut_off(replies.kinds, attempts):
-            if replies.kinds == {Silence.AWAY}:  # nodes may be listed that cannot be reached
+            if replies.kinds == {Silence.OFFLINE}:  # nodes may be listed that cannot be reached
                 rest(attempts)
             attempts += 1
             messages = self.messages(sent, self.online(grid, sent))
@@ -131,7 +131,7 @@ class Sender:
         A node that dies with a message and comes back never answers it: a cohort that is silent
         until the timeout may have been cut off, too. Beyond a deadline it is late.
         """
-        if kinds == {Silence.AWAY}:
+        if kinds == {Silence.OFFLINE}:
             return attempts < ATTEMPTS
         silent = bool(kinds) and Silence.REFUSED not in kinds
         return silent and attempts == 0 and self._deadline is None

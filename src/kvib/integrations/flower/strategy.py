@@ -38,8 +38,8 @@ from kvib.integrations.kit import (
     Visible,
     Watch,
     budget_of,
+    default_guard,
     running_statistics,
-    usual_guard,
 )
 from kvib.journal.sampler import AnySampler
 from kvib.policies import Forecast, Policy
@@ -116,7 +116,7 @@ class UnbiasedSampling(Strategy):
         max_weight: float | None = None,
         offline: Offline = EstimateAvailability(),  # noqa: B008 (frozen)
         response: float | EstimatedRate | Mapping[Key, float] = EstimatedRate(),  # noqa: B008
-        guard: Guards = usual_guard,
+        guard: Guards = default_guard,
         updates: Visible | Hidden = Visible(),  # noqa: B008
         buffers: Buffers = running_statistics,
         query_timeout: float = 300.0,
@@ -135,7 +135,7 @@ class UnbiasedSampling(Strategy):
         if cost is not None and budget is None:
             raise ValueError("with cost=… the budget is in its units; give budget=… too")
         self.strategy = averaging(strategy)
-        self._budget = budget_of(budget, self._usual_budget)
+        self._budget = budget_of(budget, self._strategy_budget)
         self.fleet = Fleet(
             FleetOptions(
                 policy=Forecast() if policy is None else names.as_policy(policy),
@@ -181,7 +181,7 @@ class UnbiasedSampling(Strategy):
         """The budget of a round among this many clients."""
         return self._budget(clients, round)
 
-    def _usual_budget(self, clients: float) -> float:
+    def _strategy_budget(self, clients: float) -> float:
         """What the wrapped strategy would draw from this many clients."""
         share = int(clients * self.strategy.fraction_train)
         return max(share, self.strategy.min_train_nodes, 1)
@@ -237,19 +237,19 @@ class UnbiasedSampling(Strategy):
             return None, None
         replied = self._sender.reached(self._grid, sent, sorted_replies(sent, replies))
         came, round = gathered(self.updates, sent, replied), sent.round
-        heard = list(came.said)
-        self._watch.answers(len(round), round.unheard)
+        answered = list(came.said)
+        self._watch.answers(len(round), round.unanswered)
         records = measured(came.said, round.cohort.coefficients.tolist())
         self.fleet.compare(examples(records, self.strategy.weighted_by_key), SIZING)
         # a user's function may raise here: the sampler has not learned yet
         means = averages(self.strategy, records)
         outcome = None
-        if self._watch.is_quorum(len(round), len(heard)):
+        if self._watch.is_quorum(len(round), len(answered)):
             outcome = came.combination.finish()
         else:
             round.give_up()
         came_of_it = (outcome, self.fleet.standing, self._news)
-        report = self.last = reported(sent, server_round, heard, *came_of_it)
+        report = self.last = reported(sent, server_round, answered, *came_of_it)
         self._hand_on(report)
         metrics = {**means, **report.metrics()}
         if outcome is None:

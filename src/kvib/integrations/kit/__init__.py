@@ -17,7 +17,7 @@ from kvib.integrations.kit.fleet import Fleet
 from kvib.integrations.kit.known import KnownClients
 from kvib.integrations.kit.means import alike, averaged
 from kvib.integrations.kit.offline import EstimateAvailability, Offline, Renormalise
-from kvib.integrations.kit.options import FleetOptions, Guards, usual_guard
+from kvib.integrations.kit.options import FleetOptions, Guards, default_guard
 from kvib.integrations.kit.roster import Introduction
 from kvib.integrations.kit.round import Refusal, Round, Silence
 from kvib.integrations.kit.standing import News, Standing
@@ -53,7 +53,7 @@ __all__ = [
     "averaged",
     "budget_of",
     "checked_length",
+    "default_guard",
     "must_agree",
     "running_statistics",
-    "usual_guard",
 ]

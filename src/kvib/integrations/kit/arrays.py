@@ -20,7 +20,7 @@ HEADERS: dict[tuple[int, int], Callable[..., Any]] = {
     (2, 0): npy.read_array_header_2_0,
 }
 
-Arrays = Mapping[str, Any]
+ModelArrays = Mapping[str, Any]
 """By name: NumPy arrays, or the bytes of `.npy` files."""
 
 
@@ -60,7 +60,7 @@ class Model:
         arrays = {name: array for name, array in self.arrays.items() if name in names}
         return Model(arrays, {name for name in self.buffers if name in names})
 
-    def read(self, theirs: Arrays) -> dict[str, NDArray[Any]]:
+    def read(self, theirs: ModelArrays) -> dict[str, NDArray[Any]]:
         """A client's arrays, of our names and shapes."""
         if theirs.keys() != self.arrays.keys():
             odd = sorted(theirs.keys() ^ self.arrays.keys())
@@ -167,7 +167,7 @@ def _from_npy(name: str, data: bytes, own: NDArray[Any]) -> NDArray[Any]:
 
     `np.load` believes what the header says: it would open archives, and make room for 10¹⁵ numbers.
     """
-    array = as_usual(data, own.dtype.str, own.shape)
+    array = read_npy(data, own.dtype.str, own.shape)
     if array is not None:
         return array
     file = BytesIO(data)
@@ -183,16 +183,16 @@ def _from_npy(name: str, data: bytes, own: NDArray[Any]) -> NDArray[Any]:
     return flat.reshape(shape, order="F" if by_column else "C")
 
 
-def as_usual(data: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
+def read_npy(data: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
     """The array in a file as `np.save` writes it, if it is of this type and shape."""
-    header, kind = _usual_header(dtype, shape), np.dtype(dtype)
+    header, kind = _npy_header(dtype, shape), np.dtype(dtype)
     if not data.startswith(header) or len(data) != len(header) + math.prod(shape) * kind.itemsize:
         return None
     return np.frombuffer(data, kind, offset=len(header)).reshape(shape)
 
 
 @lru_cache(maxsize=4096)
-def _usual_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """What `np.save` writes before the numbers."""
     file = BytesIO()
     about = {"descr": dtype, "fortran_order": False, "shape": shape}

@@ -11,7 +11,7 @@ Budgets = float | str | Callable[[int], float] | None
 for a round; None: what the framework would draw. With costs it is in their units."""
 
 
-def budget_of(given: Budgets, usual: Callable[[float], float]) -> Budget:
+def budget_of(given: Budgets, default: Callable[[float], float]) -> Budget:
     """The budget as a function of the largest one, that of all clients, and of the round.
 
     Args:
@@ -19,7 +19,7 @@ def budget_of(given: Budgets, usual: Callable[[float], float]) -> Budget:
         usual: what the framework would draw from this number of clients, where it is None.
     """
     if given is None:
-        return lambda most, round: usual(most)
+        return lambda most, round: default(most)
     if callable(given):
         by_round = given
         return lambda most, round: checked_budget(by_round(round), math.inf)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvib.estimators.variance import Spread
-from kvib.integrations.kit.arrays import LARGEST, Arrays, BadReplyError, Model
+from kvib.integrations.kit.arrays import LARGEST, BadReplyError, Model, ModelArrays
 from kvib.integrations.kit.round import Round
 from kvib.types import FloatArray
 
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
     position: int
     """Place of the client in the cohort."""
-    arrays: Arrays
+    arrays: ModelArrays
     norm: Any = None
     """What it says the norm of its update is, where that is asked."""
 

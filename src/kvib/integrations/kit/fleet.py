@@ -65,10 +65,10 @@ class Fleet:
 
     def meet(self, introductions: Iterable[Introduction]) -> None:
         """Take in clients: new ones join, known ones are found at their new address."""
-        heard = sorted(introductions, key=lambda one: _order(one.key))
-        taken, strange = self._sorted(heard)
-        if heard and not taken and self._opened is None:
-            raise ValueError(self._none_takes_part(heard))
+        ordered = sorted(introductions, key=lambda one: _order(one.key))
+        taken, strange = self._sorted(ordered)
+        if ordered and not taken and self._opened is None:
+            raise ValueError(self._none_takes_part(ordered))
         for problem, keys in strange.items():
             warn(f"client {shown(keys)} {problem}")
             self._let_go(keys)
@@ -83,15 +83,15 @@ class Fleet:
             self._news.unnamed.extend(key for key in self._news.joined if key in unnamed)
 
     def _sorted(
-        self, heard: list[Introduction]
+        self, introductions: list[Introduction]
     ) -> tuple[dict[Key, Introduction], dict[str, list[Key]]]:
         """Clients that take part, by key, and keys of those that do not, by the reason."""
         taken: dict[Key, Introduction] = {}
         strange: dict[str, list[Key]] = {}
-        begun = self._opened is not None and bool(heard)
+        begun = self._opened is not None and bool(introductions)
         known = self._names() if begun and self.options.fixed else None
-        for one in heard:
-            self._roster.heard(one.address)
+        for one in introductions:
+            self._roster.answered(one.address)
             if one.key in taken:
                 self._say_twice(one.key)
                 continue
@@ -119,17 +119,17 @@ class Fleet:
             raise ValueError(problem)
         warn(f"{problem}: the second takes no part")
 
-    def _none_takes_part(self, heard: list[Introduction]) -> str:
-        names = shown(one.key for one in heard)
-        lacking = self.options.missing(heard[0].key)
+    def _none_takes_part(self, introductions: list[Introduction]) -> str:
+        names = shown(one.key for one in introductions)
+        lacking = self.options.missing(introductions[0].key)
         if lacking is None:
             return (
-                f"none of {len(heard)} clients takes part: they say they have no data; they are "
-                f"called {names}"
+                f"none of {len(introductions)} clients takes part: they say they have no data; "
+                f"they are called {names}"
             )
         return (
-            f"none of {len(heard)} clients takes part: they are called {names}, and {lacking}= "
-            f"names {shown(getattr(self.options, lacking))}; 1 and '1' are two names"
+            f"none of {len(introductions)} clients takes part: they are called {names}, and "
+            f"{lacking}= names {shown(getattr(self.options, lacking))}; 1 and '1' are two names"
         )
 
     def _admit(self, arrived: dict[Key, float]) -> AnySampler:
@@ -224,7 +224,7 @@ class Fleet:
         assert self.sampler is not None
         known = self._unnamed & self._names() if self._unnamed else ()
         unnamed = self.sampler.ids(list(known))
-        return absent_from(self.sampler, available, self.options.gone_after, unnamed)
+        return absent_from(self.sampler, available, self.options.leave_after, unnamed)
 
     def _return(self, here: list[Key], ids: IntArray) -> None:
         """Let those who left and are online join again; they keep their ids."""

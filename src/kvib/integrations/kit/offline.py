@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from kvib.checks import earlier_names
 from kvib.clients.rates import EstimatedRate
 from kvib.types import FloatArray, IntArray
 
@@ -13,10 +14,11 @@ UNLIKELY = 0.01
 """An absence is no chance any more if the client's own rate makes it less likely than this."""
 SHORTEST = 3
 """Rounds in a row that a client is missed before it counts as out of reach."""
-GONE_AFTER = 50
+LEAVE_AFTER = 50
 """Rounds in a row, by default, after which a client that is offline leaves."""
 
 
+@earlier_names({"gone_after": "leave_after"})
 @dataclass(frozen=True)
 class EstimateAvailability:
     """Clients that are offline stay in the objective, and those online stand in for them.
@@ -27,7 +29,7 @@ class EstimateAvailability:
 
     Args:
         strength: as of `kvib.EstimatedRate`.
-        gone_after: rounds offline in a row after which a client leaves, with its share of the
+        leave_after: rounds offline in a row after which a client leaves, with its share of the
             objective. A client that is seldom online stays longer: until its absence has a
             probability below 1 % at its rate. A client without a name of its own leaves after three
             rounds, since it would return as another. None: clients never leave. A client that
@@ -36,14 +38,14 @@ class EstimateAvailability:
     """
 
     strength: float = 5.0
-    gone_after: int | None = GONE_AFTER
+    leave_after: int | None = LEAVE_AFTER
     lowest: float = EstimatedRate.lowest
 
     everybody_is_listed: ClassVar[bool] = True
     """Whether draws list the clients online even if all are, so that rates are learned."""
 
     def __post_init__(self) -> None:
-        _check_gone_after(self.gone_after)
+        _check_leave_after(self.leave_after)
 
     @property
     def rate(self) -> EstimatedRate | float:
@@ -51,6 +53,7 @@ class EstimateAvailability:
         return EstimatedRate(self.strength, self.lowest)
 
 
+@earlier_names({"gone_after": "leave_after"})
 @dataclass(frozen=True)
 class Renormalise:
     """The objective of a round is that of the clients online in it: λ are rescaled to sum to 1.
@@ -58,17 +61,17 @@ class Renormalise:
     FedAvg does this without saying so. It favours clients that are online often.
 
     Args:
-        gone_after: 1: a client that is offline leaves the objective at once.
+        leave_after: 1: a client that is offline leaves the objective at once.
     """
 
-    gone_after: int | None = 1
+    leave_after: int | None = 1
     everybody_is_listed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.gone_after != 1:
+        if self.leave_after != 1:
             raise ValueError(
-                f"gone_after={self.gone_after} would leave clients that are offline in the "
-                "objective of the others; use EstimateAvailability(gone_after=…) for that"
+                f"leave_after={self.leave_after} would leave clients that are offline in the "
+                "objective of the others; use EstimateAvailability(leave_after=…) for that"
             )
 
     @property
@@ -80,15 +83,15 @@ class Renormalise:
 Offline = EstimateAvailability | Renormalise
 
 
-def _check_gone_after(rounds: int | None) -> None:
+def _check_leave_after(rounds: int | None) -> None:
     if rounds is not None and (int(rounds) != rounds or rounds < 1):
-        raise ValueError(f"gone_after={rounds} is not a number of rounds; give 1 or more, or None")
+        raise ValueError(f"leave_after={rounds} is not a number of rounds; give 1 or more, or None")
 
 
 class Missing(NamedTuple):
     """Clients that are not online."""
 
-    away: IntArray
+    offline: IntArray
     """All of them."""
     lost: IntArray
     """Those whose absence is too long for chance."""
@@ -97,7 +100,7 @@ class Missing(NamedTuple):
 
 
 def missing(
-    away: IntArray, rounds: IntArray, rate: FloatArray, gone_after: IntArray | None
+    offline: IntArray, rounds: IntArray, rate: FloatArray, leave_after: IntArray | None
 ) -> Missing:
     """Clients that are offline, sorted by what that means.
 
@@ -105,13 +108,13 @@ def missing(
         away: their ids.
         rounds: how many in a row it is for each.
         rate: at which each was online before.
-        gone_after: rounds after which each leaves; None: never.
+        leave_after: rounds after which each leaves; None: never.
     """
     by_chance = (1 - rate) ** rounds >= UNLIKELY
-    gone = np.zeros(len(away), np.bool_)
-    if gone_after is not None:
-        gone = ~by_chance & (rounds >= gone_after)
-    return Missing(away, away[~by_chance & (rounds >= SHORTEST)], away[gone])
+    leaving = np.zeros(len(offline), np.bool_)
+    if leave_after is not None:
+        leaving = ~by_chance & (rounds >= leave_after)
+    return Missing(offline, offline[~by_chance & (rounds >= SHORTEST)], offline[leaving])
 
 
 def shown(keys: Iterable[object], most: int = 3) -> str:

@@ -14,7 +14,7 @@ from kvib.clients.rates import EstimatedRate
 from kvib.cohort import Cohort
 from kvib.estimators.guard import Guard
 from kvib.integrations.kit.budgets import Budget
-from kvib.integrations.kit.offline import GONE_AFTER, EstimateAvailability, Offline, shown
+from kvib.integrations.kit.offline import LEAVE_AFTER, EstimateAvailability, Offline, shown
 from kvib.journal import read
 from kvib.journal.opening import opened
 from kvib.journal.sampler import AnySampler
@@ -28,7 +28,7 @@ Guards = Guard | Callable[[Policy[Any]], Guard | None] | None
 """A guard, none, or the function that chooses one for a policy."""
 
 
-def usual_guard(policy: Policy[Any]) -> Guard | None:
+def default_guard(policy: Policy[Any]) -> Guard | None:
     """The guard that goes with a policy: `kvib.Guard()` with Forecast, none with others.
 
     Forecast draws clients in proportion to their share of the step, so a share seldom exceeds two
@@ -82,7 +82,7 @@ class FleetOptions:
     max_weight: float | None = None
     offline: Offline = EstimateAvailability()  # noqa: RUF009 (frozen)
     response: float | EstimatedRate | Mapping[Key, float] = EstimatedRate()  # noqa: RUF009
-    guard: Guards = usual_guard
+    guard: Guards = default_guard
     cost: Mapping[Key, float] | None = None
     over_select: bool = False
     cool_down: int = 0
@@ -107,7 +107,7 @@ class FleetOptions:
             )
         if self.fixed and not (
             isinstance(self.offline, EstimateAvailability)
-            and self.offline.gone_after in (None, GONE_AFTER)
+            and self.offline.leave_after in (None, LEAVE_AFTER)
         ):
             raise ValueError(
                 f"{self.offline} lets clients leave, and {self.fixed} is for clients that stay; "
@@ -173,9 +173,9 @@ class FleetOptions:
         return self.guard(self.policy) if callable(self.guard) else self.guard
 
     @property
-    def gone_after(self) -> int | None:
+    def leave_after(self) -> int | None:
         """Rounds offline after which a client leaves; None where clients stay."""
-        return None if self.fixed else self.offline.gone_after
+        return None if self.fixed else self.offline.leave_after
 
     def missing(self, key: Key) -> str | None:
         """The table that lacks this client, which takes no part then; None if all have it."""
@@ -202,7 +202,7 @@ class FleetOptions:
             given["guard"] = self.guard
         if self.journal is not None and Path(self.journal).exists():
             return self._continued(self.journal, given)
-        usual: dict[str, Any] = {"guard": self.chosen_guard} if callable(self.guard) else {}
+        defaults: dict[str, Any] = {"guard": self.chosen_guard} if callable(self.guard) else {}
         prices = self.prices(keys)
         most = float(len(keys)) if prices is None else sum(prices)
         given |= {
@@ -215,9 +215,9 @@ class FleetOptions:
         if self.variables is not None:
             given["variables"] = [list(self.variables[key]) for key in keys]
         if self.journal is not None:
-            new = opened(self.journal, given, usual)
+            new = opened(self.journal, given, defaults)
             return Opened(new, [], new.close)
-        return Opened(Sampler(**usual, **given), [], lambda: None)
+        return Opened(Sampler(**defaults, **given), [], lambda: None)
 
     def _continued(self, path: str | os.PathLike[str], given: dict[str, Any]) -> Opened:
         """The sampler in this file; what is known by client stands there, and the usual guard."""

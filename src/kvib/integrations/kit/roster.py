@@ -60,7 +60,7 @@ class Roster:
                 due.append(address)
         return sorted(due)
 
-    def heard(self, address: Address) -> None:
+    def answered(self, address: Address) -> None:
         """A node said who it is; it takes no part until it is `found`."""
         self._waits.pop(address, None)
         before = self._keys.get(address)

@@ -14,7 +14,7 @@ from kvib.types import Key
 class Silence(Enum):
     """Why there is nothing usable from a client."""
 
-    AWAY = "away"
+    OFFLINE = "offline"
     """It could not be reached."""
     LATE = "late"
     """It was reached, and did not answer in time."""
@@ -48,7 +48,7 @@ class Round:
         self.sampler, self.cohort = sampler, cohort
         self.keys = sampler.keys(cohort.ids) if keys is None else list(keys)
         """In the order of the cohort."""
-        self.unheard: dict[Key, Refusal] = {}
+        self.unanswered: dict[Key, Refusal] = {}
         """Clients that were not heard, and why."""
         self._waiting = {key: position for position, key in enumerate(self.keys)}
         """Positions of clients that have not answered yet."""
@@ -60,7 +60,7 @@ class Round:
     @property
     def refused(self) -> dict[Key, str]:
         """Why clients were not heard."""
-        return {key: refusal.why for key, refusal in self.unheard.items()}
+        return {key: refusal.why for key, refusal in self.unanswered.items()}
 
     def answers(self, key: Key) -> int | None:
         """The position of a client that answers; None if it was not asked, or answered before."""
@@ -70,7 +70,7 @@ class Round:
         """A client's answer does not count."""
         key = self.keys[position]
         self._waiting.pop(key, None)
-        self.unheard[key] = Refusal(kind, why)
+        self.unanswered[key] = Refusal(kind, why)
 
     def refuse_silent(self) -> None:
         """Clients that have not answered are late."""

@@ -33,34 +33,36 @@ class Standing(NamedTuple):
 
 
 def absent_from(
-    sampler: AnySampler, available: IntArray, gone_after: int | None, unnamed: IntArray
+    sampler: AnySampler, available: IntArray, leave_after: int | None, unnamed: IntArray
 ) -> Missing:
     """Clients that are not available, sorted by what that means. An empty list is an outage.
 
     Args:
         sampler: over all clients.
         available: ids, ascending.
-        gone_after: rounds after which a client leaves; None: never.
+        leave_after: rounds after which a client leaves; None: never.
         unnamed: ids of clients without a name of their own, which leave soon.
     """
-    away = np.setdiff1d(sampler.state.population.here(), available)
+    offline = np.setdiff1d(sampler.state.population.here(), available)
     if not len(available):
-        return Missing(away, away[:0], away[:0])
-    missed = sampler.state.reach.missed(away)  # it lives in the journal: a restart changes nothing
-    rounds = np.ones(len(away), np.int64) if missed is None else missed + 1
+        return Missing(offline, offline[:0], offline[:0])
+    missed = sampler.state.rates.missed(
+        offline
+    )  # it lives in the journal: a restart changes nothing
+    rounds = np.ones(len(offline), np.int64) if missed is None else missed + 1
     limits = None
-    if gone_after is not None:
-        limits = np.where(np.isin(away, unnamed), min(SHORTEST, gone_after), gone_after)
-    return missing(away, rounds, sampler.state.reach.before_absence(away), limits)
+    if leave_after is not None:
+        limits = np.where(np.isin(offline, unnamed), min(SHORTEST, leave_after), leave_after)
+    return missing(offline, rounds, sampler.state.rates.before_absence(offline), limits)
 
 
 def standing(sampler: AnySampler, absent: Missing) -> Standing:
     """The shares of those who are absent, once those who leave have left."""
     population = sampler.state.population
-    away, lost = (ids[population.is_here(ids)] for ids in (absent.away, absent.lost))
+    offline, lost = (ids[population.is_here(ids)] for ids in (absent.offline, absent.lost))
     return Standing(
         len(population),
-        float(population.share(away).sum()),
+        float(population.share(offline).sum()),
         float(population.share(lost).sum()),
         sampler.keys(lost),
     )

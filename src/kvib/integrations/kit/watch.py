@@ -72,10 +72,10 @@ class Watch:
         """Say who was not heard, and why; end a run in which no reply is of use."""
         for key, refusal in refused.items():
             self._say(INFO, f"client {key} was not heard: {refusal.why}")
-        heard = drawn - len(refused)
-        self._say(INFO, f"{heard} of {drawn} clients were heard")
+        answered = drawn - len(refused)
+        self._say(INFO, f"{answered} of {drawn} clients were heard")
         useless = [refusal.why for refusal in refused.values() if refusal.kind is Silence.REFUSED]
-        if heard:
+        if answered:
             self._useless = self._silent = 0
         elif useless:
             self._refuse(useless)
@@ -105,13 +105,13 @@ class Watch:
                 f"{problem}. Mend the clients, or give patience=None to go on regardless"
             )
 
-    def is_quorum(self, drawn: int, heard: int) -> bool:
+    def is_quorum(self, drawn: int, answered: int) -> bool:
         """Whether enough clients answered for a step."""
-        if heard >= self._quorum * drawn:
+        if answered >= self._quorum * drawn:
             return True
         self._say(
             WARNING,
-            f"{heard} of {drawn} clients answered, fewer than the quorum of {self._quorum:.0%}: "
+            f"{answered} of {drawn} clients answered, fewer than the quorum of {self._quorum:.0%}: "
             "the round is given up",
         )
         return False

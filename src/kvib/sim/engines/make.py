@@ -11,7 +11,7 @@ from kvib.sim.local import LocalSGD
 from kvib.sim.task import SoftmaxRegression, Task
 
 
-class Kind(NamedTuple):
+class EngineKind(NamedTuple):
     """An engine that is imported once it is asked for, since some need torch, numba or Ray."""
 
     module: str
@@ -26,10 +26,10 @@ class Kind(NamedTuple):
         return getattr(import_module(self.module), self.name)
 
 
-ENGINES: dict[str, Kind] = {
-    "linear": Kind("kvib.sim.engines.linear", "LinearEngine"),
-    "torch": Kind("kvib.sim.engines.torch_engine", "TorchEngine"),
-    "ray": Kind("kvib.sim.engines.ray_engine", "RayEngine", remote=True),
+ENGINES: dict[str, EngineKind] = {
+    "linear": EngineKind("kvib.sim.engines.linear", "LinearEngine"),
+    "torch": EngineKind("kvib.sim.engines.torch_engine", "TorchEngine"),
+    "ray": EngineKind("kvib.sim.engines.ray_engine", "RayEngine", remote=True),
 }
 """The engines by name. A new one is written here and nowhere else."""
 AUTO = "auto"
@@ -64,7 +64,7 @@ def make_engine(name: str, task: Task, local: LocalSGD, place: Place = HERE) -> 
     return engine
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> EngineKind:
     if name not in ENGINES:
         raise ValueError(f"engine {name!r} is not one of {', '.join(NAMES)}")
     return ENGINES[name]

@@ -15,7 +15,7 @@ class Place(NamedTuple):
     """Of torch's matrix products."""
     threads: int | None = None
     """To use; None for all."""
-    memory: float = 16e9
+    chunk_bytes: float = 16e9
     """Bytes that the updates and activations of clients trained together may take."""
     address: str | None = None
     """Of a cluster; None starts one here."""

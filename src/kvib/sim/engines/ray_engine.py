@@ -41,7 +41,7 @@ class Workers:
         patience: seconds after which a worker that has not answered is given up for the round;
             None to wait.
         precision: of torch.
-        memory: see `TorchEngine`.
+        chunk_bytes: see `TorchEngine`.
     """
 
     count: int | None = None
@@ -49,7 +49,7 @@ class Workers:
     gpus: float = 0.0
     patience: float | None = None
     precision: str = "float32"
-    memory: float = 16e9
+    chunk_bytes: float = 16e9
 
     def __post_init__(self) -> None:
         if self.count is not None and self.count < 1:
@@ -77,13 +77,13 @@ class Workers:
             gpus=1.0 if place.device == "cuda" else 0.0,
             patience=place.patience,
             precision=place.precision,
-            memory=place.memory,
+            chunk_bytes=place.chunk_bytes,
         )
 
     def engine(self, task: Task, local: LocalSGD) -> Engine:
         """Of one worker."""
         device, threads = "cuda" if self.gpus else None, max(1, int(self.cpus))
-        place = Place(device, self.precision, threads, self.memory)
+        place = Place(device, self.precision, threads, self.chunk_bytes)
         return make_engine(AUTO, task, local, place)
 
 

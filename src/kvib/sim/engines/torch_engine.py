@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
 
-from kvib.checks import warn
+from kvib.checks import earlier_names, warn
 from kvib.sim.engines.base import BaseEngine
 from kvib.sim.engines.batched import BatchedTrainer
 from kvib.sim.engines.engine import (
@@ -37,6 +37,7 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
+@earlier_names({"memory": "chunk_bytes"})
 class TorchEngine(BaseEngine):
     """Trains clients of any `nn.Module`.
 
@@ -52,7 +53,7 @@ class TorchEngine(BaseEngine):
         precision: "float32", "tf32" or "bf16" for matrix products.
         batched: train clients together; by default on a GPU. A module that cannot is trained one
             client after another: `slow` says why, and a warning.
-        memory: bytes that the updates and activations of one chunk may take.
+        chunk_bytes: bytes that the updates and activations of one chunk may take.
         graphs: replay the steps of clients that train one after another from CUDA graphs; by
             default on a GPU. Steps that cannot be recorded are taken one by one, likewise told.
     """
@@ -64,7 +65,7 @@ class TorchEngine(BaseEngine):
         device: str = "cpu",
         precision: str = "float32",
         batched: bool | None = None,
-        memory: float = 16e9,
+        chunk_bytes: float = 16e9,
         graphs: bool | None = None,
     ) -> None:
         if device.startswith("cuda") and not torch.cuda.is_available():
@@ -74,12 +75,12 @@ class TorchEngine(BaseEngine):
         self.precision = precision
         self.device = torch.device(device)
         self.loss: Loss = task.loss or cross_entropy
-        with self._memory("model and data", "the number of samples, or the model"):
+        with self._memory_error("model and data", "the number of samples, or the model"):
             self.flat = FlatModule(make(task, seed=0), self.device)
             self.x, self.y = (on_device(a, self.device) for a in (task.train.x, task.train.y))
             self.test = tuple(on_device(a, self.device) for a in task.test)
         self._initial = 0, self.flat.vector.clone()
-        self.slow, self.memory = "", memory
+        self.slow, self.chunk_bytes = "", chunk_bytes
         """Why clients train slower than was asked for; empty if they do not."""
         self._sequential = SequentialTrainer(self.flat, self.loss, local, self.x, self.y, graphs)
         self._batched: BatchedTrainer | None = None
@@ -90,7 +91,7 @@ class TorchEngine(BaseEngine):
         # as the model, and thrice that of frozen layers, which nothing else would make room for.
         client = 6 * 4 * len(self.flat.vector) + together * outputs * local.batch_size
         client += together * 3 * 4 * self.flat.frozen
-        self.chunk = max(1, int(memory / client))
+        self.chunk = max(1, int(chunk_bytes / client))
         if together:
             room = min(self.chunk, len(task))
             trainer = BatchedTrainer(self.flat, self.loss, local, self.x, self.y, room)
@@ -99,7 +100,7 @@ class TorchEngine(BaseEngine):
                 why = trainer.cannot()
             self._batched = None if why else trainer
             self._tell(why)
-        self._block = max(1, min(2048, int(memory / 4 / outputs)))
+        self._block = max(1, min(2048, int(chunk_bytes / 4 / outputs)))
 
     @classmethod
     def at(cls, task: Task, local: LocalSGD, place: Place) -> Self:
@@ -108,7 +109,9 @@ class TorchEngine(BaseEngine):
         if place.threads is not None:
             torch.set_num_threads(place.threads)
         torch.cuda.empty_cache()  # other processes may need it
-        return cls(task, local, place.device or "cpu", place.precision, memory=place.memory)
+        return cls(
+            task, local, place.device or "cpu", place.precision, chunk_bytes=place.chunk_bytes
+        )
 
     @property
     def graphs(self) -> bool:
@@ -164,14 +167,14 @@ class TorchEngine(BaseEngine):
 
     def _training(self, together: int) -> AbstractContextManager[None]:
         """Local training of so many clients, in the memory there is."""
-        fewer = f"memory (now {self.memory:g} bytes, up to {self.chunk} clients together)"
+        fewer = f"chunk_bytes (now {self.chunk_bytes:g} bytes, up to {self.chunk} clients together)"
         if self._batched is None or together == 1:
             fewer = "the length of samples, or precision to bf16"
         batch = f"batch_size (now {self.local.batch_size})"
-        return self._memory("the local training", f"{batch}, or {fewer}")
+        return self._memory_error("the local training", f"{batch}, or {fewer}")
 
     @contextlib.contextmanager
-    def _memory(self, doing: str, lower: str) -> Iterator[None]:
+    def _memory_error(self, doing: str, lower: str) -> Iterator[None]:
         """Where memory runs out, which setting lowers it."""
         try:
             yield
@@ -238,8 +241,8 @@ class TorchEngine(BaseEngine):
         """Losses of samples, and how many of their classes are right, block by block."""
         self.flat.restore(model)
         self.flat.module.eval()
-        fewer = f"memory (now {self.memory:g} bytes, {self._block} samples together)"
-        with self._memory("the evaluation", fewer):
+        fewer = f"chunk_bytes (now {self.chunk_bytes:g} bytes, {self._block} samples together)"
+        with self._memory_error("the evaluation", fewer):
             for low in range(0, len(x), self._block):
                 targets = y[low : low + self._block]
                 with self._precision():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-Rows = dict[str, list[Any]]
+TextRows = dict[str, list[Any]]
 """Columns of a table."""
 
 AG_NEWS, REUTERS, SHAKESPEARE = (
@@ -37,7 +37,7 @@ def ag_news() -> tuple[Labelled, Labelled]:
 SPLITS = ("train", "test")
 
 
-def _labelled(rows: Rows, at: Sequence[int]) -> Labelled:
+def _labelled(rows: TextRows, at: Sequence[int]) -> Labelled:
     kept = [k for k in at if rows["text"][k].strip()]
     return Labelled([rows["text"][k] for k in kept], [int(rows["label"][k]) for k in kept])
 
@@ -95,7 +95,7 @@ def local_file(name: str) -> Path | None:
     return file if file is not None and file.exists() else None
 
 
-def local(name: str) -> Rows | None:
+def local(name: str) -> TextRows | None:
     """The columns of a file in `KVIB_DATA`; None if it is not there."""
     file = local_file(name)
     if file is None:
@@ -106,11 +106,11 @@ def local(name: str) -> Rows | None:
         raise ValueError(
             f"reading {name} needs polars; pip install '.[text]' in a clone of kvib"
         ) from error
-    columns: Rows = polars.read_parquet(file).to_dict(as_series=False)
+    columns: TextRows = polars.read_parquet(file).to_dict(as_series=False)
     return columns
 
 
-def from_hub(name: str, split: str, file: str, load: Callable[..., Any] | None = None) -> Rows:
+def from_hub(name: str, split: str, file: str, load: Callable[..., Any] | None = None) -> TextRows:
     """The columns of a data set of the Hugging Face hub.
 
     Args:

@@ -123,7 +123,7 @@ class Adapted:
         return adapted(self.model(), self.rank, self.scale)
 
 
-Model = NextToken | Classifier | Adapted
+TextModel = NextToken | Classifier | Adapted
 
 
 def next_token_loss(outputs: Any, targets: Any) -> Any:
@@ -138,7 +138,7 @@ PADDING = 128
 """Embeddings are padded to a multiple of this at most."""
 
 
-def check_vocabulary(model: Model, given: int) -> None:
+def check_vocabulary(model: TextModel, given: int) -> None:
     """That a tokenizer's tokens are those of the model."""
     pretrained = bool(getattr(model, "weights", {}))
     if given > model.vocabulary or (pretrained and given + PADDING <= model.vocabulary):

@@ -10,8 +10,8 @@ from kvib.sim.text import cache, corpora
 from kvib.sim.text.models import (
     Adapted,
     Classifier,
-    Model,
     NextToken,
+    TextModel,
     check_vocabulary,
     next_token_loss,
     pretrained,
@@ -129,7 +129,9 @@ def _shakespeare(length: int) -> Arrays:
     return {"blocks": rows, "counts": counts, "vocabulary": np.array(found.vocabulary)}
 
 
-def next_token_task(name: str, train: Array, sizes: IntArray, test: Array, model: Model) -> Task:
+def next_token_task(
+    name: str, train: Array, sizes: IntArray, test: Array, model: TextModel
+) -> Task:
     """A task of blocks of length + 1: each token is told by those before it."""
     data = ClientData(train[:, :-1], train[:, 1:].astype(np.int64), sizes)
     targets = test[:, 1:].astype(np.int64)

@@ -43,10 +43,10 @@ def train(message, context):
         raise RuntimeError("as asked")
     x = message.content["arrays"]["x"].numpy()
     if context.run_config["work"] == "linear":
-        from kvib.sim.local import plan
+        from kvib.sim.local import local_batches
 
         task, local, engine = linear(n)
-        [g] = engine.updates(x, plan(task.train, np.array([i]), local, 0, t))
+        [g] = engine.updates(x, local_batches(task.train, np.array([i]), local, 0, t))
     else:
         g = np.full_like(x, i + 1)
     content = {

@@ -22,7 +22,7 @@ def main(grid, context):
     def write(report):
         lines = {
             **report.metrics(),
-            "heard": [str(key) for key in report.heard],
+            "heard": [str(key) for key in report.answered],
             "joined": [str(key) for key in report.joined],
             "left": [str(key) for key in report.left],
         }
@@ -34,7 +34,7 @@ def main(grid, context):
         policy=config["policy"],
         budget=config["budget"],
         journal=folder / "run.kvib",
-        offline=EstimateAvailability(gone_after=config["gone-after"]),
+        offline=EstimateAvailability(leave_after=config["gone-after"]),
         on_round=write,
     )
     strategy.start(

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvib.checks import cohort_norms
-from kvib.cohort import Cohort
+from kvib.cohort import Cohort, cohort_norms
 from kvib.estimators.variance import norm_part
-from kvib.replay.intervals import Estimate, mean_over_rounds, normal_quantile, ratio_over_rounds
+from kvib.replay.intervals import Interval, mean_over_rounds, normal_quantile, ratio_over_rounds
 from kvib.replay.logged import Change, Logged
 from kvib.replay.members import Members
 from kvib.replay.rivals import Offer, Rival
@@ -28,9 +27,9 @@ ROUNDING = 1e-6
 class Row(NamedTuple):
     """One policy in the logged rounds."""
 
-    variance: Estimate
+    variance: Interval
     """Mean over the rounds."""
-    ratio: Estimate
+    ratio: Interval
     """To the logged variance, from the same answers: below 1 is a gain."""
     effective: float
     """Number of equally important answers that the estimate is worth, (Σc)²/Σc²."""
@@ -38,7 +37,7 @@ class Row(NamedTuple):
     """The estimate of every measured round, [T]; single ones are noisy."""
 
 
-class Measured(NamedTuple):
+class RoundMeasure(NamedTuple):
     """The estimates of one round."""
 
     values: list[float]
@@ -50,7 +49,7 @@ class Measured(NamedTuple):
     budget: float
 
 
-class Tally:
+class Measurements:
     """Every rival at each of its budgets (None: as logged), in every round since `since`.
 
     A round without feedback is left out. An empty cohort counts as heard, with or without feedback:
@@ -69,14 +68,14 @@ class Tally:
         since: int,
     ) -> None:
         self._rivals, self._members, self._since = rivals, members, since
-        self._measured: list[Measured] = []
+        self._measured: list[RoundMeasure] = []
         self._unlearned: list[tuple[float, Callable[[], None]]] = []
         """Feedback that rivals have not learned from, by its number."""
         self._missed = False
         """Whether feedback without an answer has come."""
         self.first: int | None = None
         """Number of the first round."""
-        self.unheard = 0
+        self.unanswered = 0
         """Rounds without feedback, left out."""
         self.silent = 0
         """Missing answers of clients whose response probability is 1."""
@@ -100,8 +99,8 @@ class Tally:
         self._catch_up(logged.changes, math.inf if logged.order is None else logged.order[0])
         self._check(cohort, logged.available)
         self.first = cohort.round if self.first is None else self.first
-        if len(cohort) and not logged.heard:
-            self.unheard += cohort.round >= self._since
+        if len(cohort) and not logged.answered:
+            self.unanswered += cohort.round >= self._since
         elif cohort.budget > 0:
             answered = ~np.isnan(cohort_norms(cohort, norms))
             answers, heard = cohort.take(answered), norms[answered]
@@ -158,21 +157,23 @@ class Tally:
             return Offer(ids, None, cohort.budget)
         return Offer(ids, prices, min(cohort.requested, float(prices.sum())))
 
-    def _measure(self, answers: Cohort, pi: FloatArray, offer: Offer, logged: Logged) -> Measured:
+    def _measure(
+        self, answers: Cohort, pi: FloatArray, offer: Offer, logged: Logged
+    ) -> RoundMeasure:
         weight = answers.count / answers.expected_answers
         cap = self._members.setting.cap
-        costs = [(norm_part(pi, answers.response, answers.expected, cap), 0.0)]
+        variance_terms = [(norm_part(pi, answers.answer_probability, answers.expected, cap), 0.0)]
         for rival, budgets in self._rivals:
             for budget in budgets:
                 K = offer.affordable(offer.budget if budget is None else budget)
-                costs.append(rival.costs(answers, pi, offer, K))
+                variance_terms.append(rival.variance_terms(answers, pi, offer, K))
         stands_for = len(offer.ids)
         if (logged.cohort.availability < 1).any() and logged.absent is not None:
             here = self._members.are_here(logged.absent)
             stands_for = len(self._members) - int(np.count_nonzero(here))
-        return Measured(
-            [float(weight @ y) + y0 for y, y0 in costs],
-            [float(((weight * y) ** 2).sum()) for y, _ in costs],
+        return RoundMeasure(
+            [float(weight @ y) + y0 for y, y0 in variance_terms],
+            [float(((weight * y) ** 2).sum()) for y, _ in variance_terms],
             float(weight.sum()) / stands_for,
             offer.budget,
         )
