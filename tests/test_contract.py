@@ -40,7 +40,16 @@ def probabilities(sampler, **options):
 
 
 def same(a, b):
-    fields = ("ids", "count", "expected", "weight", "answer_probability", "round", "budget", "guarantee")
+    fields = (
+        "ids",
+        "count",
+        "expected",
+        "weight",
+        "answer_probability",
+        "round",
+        "budget",
+        "guarantee",
+    )
     return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in fields)
 
 

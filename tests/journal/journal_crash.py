@@ -206,7 +206,14 @@ def check(path, straight, said):
         assert_same(sampler, straight.sampler)
         outstanding = sampler.outstanding()
         for cohort, other in zip(outstanding, straight.outstanding, strict=True):
-            for name in ("ids", "count", "expected", "weight", "answer_probability", "availability"):
+            for name in (
+                "ids",
+                "count",
+                "expected",
+                "weight",
+                "answer_probability",
+                "availability",
+            ):
                 assert np.array_equal(getattr(cohort, name), getattr(other, name)), name
         history = read(path)
         assert history.about.rounds == sampler.round

@@ -300,7 +300,14 @@ def test_history(tmp_path):
             for one, cohort in zip(logged, cohorts, strict=True):
                 silent = np.full(len(cohort), np.nan)
                 assert np.array_equal(one.norms, norms.get(cohort.round, silent), equal_nan=True)
-                for name in ("ids", "count", "weight", "answer_probability", "availability", "round"):
+                for name in (
+                    "ids",
+                    "count",
+                    "weight",
+                    "answer_probability",
+                    "availability",
+                    "round",
+                ):
                     assert np.array_equal(getattr(one.cohort, name), getattr(cohort, name))
                 for name in ("budget", "requested", "guarantee", "token"):
                     assert getattr(one.cohort, name) == getattr(cohort, name)
@@ -401,7 +408,9 @@ def test_rounds_are_of_one_moment(tmp_path, monkeypatch):
         for _ in range(12):
             hear(sampler)
         assert read(tmp_path / "a").about.removed > 4
-        assert [(one.cohort.round, one.answered) for one in rounds] == [(k, True) for k in (1, 2, 3)]
+        assert [(one.cohort.round, one.answered) for one in rounds] == [
+            (k, True) for k in (1, 2, 3)
+        ]
 
 
 def test_snapshots_by_the_cost_of_replay(tmp_path, monkeypatch):

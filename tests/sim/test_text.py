@@ -640,7 +640,9 @@ def test_out_of_memory_names_the_setting(batched, monkeypatch):
     monkeypatch.setattr(engine, "loss", full)
     trainer = engine._batched if batched else engine._sequential
     monkeypatch.setattr(trainer, "loss", full)
-    wanted = r"lower batch_size \(now 4\), or chunk_bytes \(now 1.6e\+10" if batched else "batch_size"
+    wanted = (
+        r"lower batch_size \(now 4\), or chunk_bytes \(now 1.6e\+10" if batched else "batch_size"
+    )
     with pytest.raises(MemoryShortError, match=wanted):
         engine.updates(engine.initial(0), batches)
 
