@@ -168,7 +168,9 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--tiny", action="store_true", help="two layers, 64 wide")
     parser.add_argument("--batch", type=int, nargs="+", default=[16, 64], help="of next tokens")
     parser.add_argument("--length", type=int, nargs="+", default=[128], help="tokens of a block")
-    parser.add_argument("--memory", type=float, default=60e9, help="bytes for clients together")
+    parser.add_argument(
+        "--chunk-bytes", type=float, default=60e9, help="bytes for clients together"
+    )
     options = parser.parse_args(words)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tiny, repeat = options.tiny, 1 if options.tiny else 3
@@ -199,7 +201,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     sizes = tail_sizes(20 * clients if not tiny else 80, clients, 1.0)
     rng = np.random.default_rng(0)
     ids = np.sort(rng.choice(clients, budget, replace=False))
-    together = {"batched": True, "memory": options.memory}
+    together = {"batched": True, "chunk_bytes": options.chunk_bytes}
     ways = {
         "kvib, one after another, float32": {"batched": False, "graphs": False},
         "plain loop, float32": {"plain": True},

@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,29 +33,8 @@ ROOMS = (
 MODULES = ("kvib.analysis.metrics", "kvib.analysis.theory", "kvib.replay.plan")
 """Modules whose functions and classes without an underscore are public."""
 
-VERBS = set(
-    """
-    is are was be has have had does do can may must
-    adds answers asks averages balances becomes begins belongs bounds builds calls carries changes
-    chooses combines compares computes corrects counts cuts decides describes divides draws ends
-    estimates explains explores fails finds fits fixes follows forecasts gives goes grows happens
-    holds improves joins keeps knows lasts learns leaves lies lists lets loses makes marks measures
-    meets mixes moves names needs observes opens packs plays prefers raises reads records refuses
-    remembers removes replaces reports returns runs samples saves says scores selects sends shows
-    shortens simulates spends splits stands starts stays steps stores sums takes teaches tells tosses
-    trains tries turns uses varies waits weighs works writes
-    add answer ask average balance begin bound build change choose combine compare compute correct
-    count decide divide draw end estimate find fit fix forecast give keep learn leave let list load
-    make mark measure mix open pack play read record refuse remember remove replace replay report
-    restore return run sample save say score select send shorten show simulate start step store sum
-    take tell toss train try turn update use wait weigh write
-    answered asked balanced called chosen computed counted drawn estimated given joined kept known
-    learned left logged made measured observed offered paid played raised read recorded refused
-    remembered replaced reported reweighed sampled saved seen sent shortened shown sorted started
-    taken trained used weighed written
-    """.split()
-)
-"""A summary has one of these. A new verb is added here."""
+VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text().split())
+"""A summary has one of these. A new verb is added to that file."""
 
 
 def public():
@@ -96,7 +76,7 @@ def documentation(value, name):
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("kvib.procedures."):
             body = tree_of(module).body
-            for node, after in zip(body, body[1:], strict=False):
+            for node, after in pairwise(body):
                 if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == short:
                     return inspect.cleandoc(ast.literal_eval(after.value))
     return ""
@@ -118,7 +98,7 @@ def fields_said(cls):
         if not base.__module__.startswith("kvib"):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body
-        for node, after in zip(body, body[1:], strict=False):
+        for node, after in pairwise(body):
             text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             if isinstance(node, ast.AnnAssign) and text and isinstance(after.value.value, str):
                 said.add(node.target.id)

@@ -4,12 +4,12 @@ Prose is what docstrings, comments, pages and help texts say. Messages of errors
 """
 
 import ast
-import io
 import re
-import tokenize
 from pathlib import Path
 
 import pytest
+
+import prose
 
 HOME = Path(__file__).parents[1]
 SOURCE = sorted((HOME / "src").rglob("*.py"))
@@ -50,30 +50,10 @@ NAMES = {
 """Words that identifiers do not contain, and those that stand for the same thing."""
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of some prose, without code, formulas in backticks and tables."""
-    text = re.sub(r"```.*?```", " ", text, flags=re.S)
-    text = re.sub(r"`[^`]*`", "it", text)
-    text = "\n".join(row for row in text.splitlines() if not re.match(r"\s*(>>>|\.\.\.|\|)", row))
-    return [" ".join(one.split()) for one in re.split(r"(?<=[.!?])\s+|\n\s*\n|\n\s*[-*] ", text)]
-
-
-def prose(path: Path) -> str:
-    """Docstrings, strings after fields and comments of a module; the whole of a page."""
+def written(path: Path) -> str:
+    """The prose of a page or module."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        rows = re.sub(r"```.*?```", " ", text, flags=re.S)
-        return re.sub(r"`[^`]*`", "it", rows)
-    tree, parts = ast.parse(text), []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                rows = node.value.value.splitlines()
-                kept = [row for row in rows if not re.match(r"\s*(>>>|\.\.\.)", row)]
-                parts.append(re.sub(r"`[^`]*`", "it", "\n".join(kept)))
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    parts += [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
-    return "\n\n".join(parts)
+    return prose.page(text) if path.suffix == ".md" else prose.module(text)
 
 
 def around(text: str, match: re.Match[str]) -> str:
@@ -86,7 +66,7 @@ def short(path: Path) -> str:
 
 @pytest.mark.parametrize("path", [*SOURCE, *PAGES], ids=short)
 def test_words_that_are_read_once(path):
-    text = prose(path)
+    text = written(path)
     found = [
         f"{around(text, match)!r}: {better}"
         for pattern, better in BANNED.items()
@@ -97,7 +77,7 @@ def test_words_that_are_read_once(path):
 
 @pytest.mark.parametrize("path", [*SOURCE, *PAGES], ids=short)
 def test_a_sentence_does_not_join_three_facts(path):
-    found = [one for one in sentences(prose(path)) if one.count(";") > 1]
+    found = [one for one in prose.sentences(written(path)) if one.count(";") > 1]
     assert not found, "\n".join(found)
 
 

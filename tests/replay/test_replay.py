@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kvib.replay.measurements import below_all
 
 import kvib
 from enumeration import outcomes
@@ -19,6 +18,7 @@ from kvib.journal.cohorts import lengthened, short
 from kvib.names import PROCEDURES
 from kvib.policies import Setting
 from kvib.replay import Terms, replay
+from kvib.replay.measurements import below_all
 from kvib.replay.plan import plan
 from logs import Spy, logged, world
 
