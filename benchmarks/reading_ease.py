@@ -1,11 +1,11 @@
-"""How easily pages and docstrings read: the Flesch reading ease, of this tree and of an earlier one.
+"""How easily pages and docstrings read: the Flesch reading ease, here and in an earlier tree.
 
 The index is 206.8 − 1.015·(words per sentence) − 84.6·(syllables per word): higher is easier. It
 counts words and knows no sense, so it is a figure to look at and not a goal. `--draw` lists ten
 pages and ten modules, drawn with a seed, to be read side by side.
 
-python benchmarks/readability.py --before 48c9851 --out benchmarks/results
-python benchmarks/readability.py --before 48c9851 --draw 19       # and the commands that show them
+python benchmarks/reading_ease.py --before 72aa53d --out benchmarks/results
+python benchmarks/reading_ease.py --before 72aa53d --draw 19       # and the commands that show them
 """
 
 import argparse
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", help="a commit to compare with")
     parser.add_argument("--draw", type=int, metavar="SEED", help="list ten pages and ten modules")
-    parser.add_argument("--out", type=Path, default=Path("out/readability"))
+    parser.add_argument("--out", type=Path, default=Path("out"))
     options = parser.parse_args()
     now = tree(None)
     if options.draw is not None:
