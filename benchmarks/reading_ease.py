@@ -116,11 +116,9 @@ def main() -> None:
     trees = {"now": measured(now)}
     if options.before:
         trees = {f"before ({options.before[:7]})": measured(tree(options.before)), **trees}
-    out = options.out
-    tables.publish(
-        out / "readability", tables.environment(), {"Flesch reading ease": rows_of(trees)}
-    )
-    figure(trees, out / "readability.png")
+    out = options.out / "reading_ease"
+    tables.publish(out, tables.environment(), {"Flesch reading ease": rows_of(trees)})
+    figure(trees, out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,21 @@
 """What a user imports: every name once, also for type checkers, and old names with a warning."""
 
+import operator
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kvib
+import kvib.integrations.flower
 from kvib import names, policies, procedures
+from kvib.integrations.kit import EstimateAvailability
+from kvib.journal import Logged
+from kvib.sim import Record
 
 SOURCE = Path(kvib.__file__).parents[1]
 MOVED = {
@@ -47,6 +54,63 @@ def test_names_that_moved(name):
         value = getattr(kvib, name)
     assert said[0].filename == __file__
     assert value is getattr(sys.modules[MOVED[name]], name)
+
+
+RENAMED = {
+    "kvib.metrics.cost": "sampling_cost",
+    "kvib.metrics.optimal_cost": "optimal_sampling_cost",
+    "kvib.theory.hindsight_gap": "hindsight_gap_bound",
+    "kvib.replay.Estimate": "Interval",
+    "kvib.integrations.flower.usual_guard": "default_guard",
+}
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_names_that_changed_in_a_module(old):
+    home, name = old.rsplit(".", 1)
+    module = operator.attrgetter(home.removeprefix("kvib."))(kvib)
+    with pytest.warns(DeprecationWarning, match=f"{name} is now .*{RENAMED[old]}") as warned:
+        value = getattr(module, name)
+    assert warned[0].filename == __file__
+    assert value is getattr(module, RENAMED[old])
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+COHORT = {"ids": [0, 2], "count": [1, 1], "expected": [0.5, 0.5], "weight": [0.1, 0.2]}
+CHANGED = {
+    "Cohort response": (partial(kvib.Cohort, **COHORT), "response", "answer_probability", [0.5, 1]),
+    "Cohort left_out": (partial(kvib.Cohort, **COHORT), "left_out", "excluded", [1]),
+    "Logged": (partial(Logged, kvib.Cohort(**COHORT), np.ones(2)), "heard", "answered", False),
+    "Record": (partial(Record, round=0, clients=1), "cost", "sampling_cost", 2.0),
+    "offline": (EstimateAvailability, "gone_after", "leave_after", 7),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_fields_that_changed_their_name(name):
+    """They can be given and read by the old name, with a warning at the line that does so."""
+    make, old, new, value = CHANGED[name]
+    with pytest.warns(DeprecationWarning, match=f"{old}=….* is now .*{new}=…") as warned:
+        one = make(**{old: value})
+    assert warned[0].filename == __file__
+    assert np.array_equal(getattr(one, new), value)
+    assert np.array_equal(getattr(make(**{new: value}), new), value)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now .*{new}") as warned:
+        assert np.array_equal(getattr(one, old), value)
+    assert warned[0].filename == __file__
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        one.nothing  # noqa: B018
+
+
+def test_a_cohort_that_version_0_1_pickled():
+    fields = kvib.Cohort(**COHORT, answer_probability=[0.5, 1]).__dict__
+    earlier = {"answer_probability": "response", "excluded": "left_out"}
+    cohort = kvib.Cohort.__new__(kvib.Cohort)
+    cohort.__setstate__({earlier.get(name, name): value for name, value in fields.items()})
+    assert cohort.answer_probability.tolist() == [0.5, 1]
+    assert cohort.excluded is None
+    assert cohort.coefficients.tolist() == [0.4, 0.4]
 
 
 def test_names_that_never_were():
