@@ -67,7 +67,9 @@ class Variances:
         """Only these rounds."""
         at = (self.rounds >= first) & (self.rounds <= last)
         if not at.any():
-            raise MissingResultsError(f"no round of {self.task} between {first} and {last} was measured")
+            raise MissingResultsError(
+                f"no round of {self.task} between {first} and {last} was measured"
+            )
         values = {name: numbers[at] for name, numbers in self.values.items()}
         return Variances(self.rounds[at], values, self.about)
 

@@ -36,7 +36,9 @@ def test_totals():
 def test_what_was_not_played_or_measured_has_no_total():
     with pytest.raises(MissingResultsError, match="no rounds of nobody"):
         seeds.total(SOME, "nobody", "loss")
-    with pytest.raises(MissingResultsError, match="the results of x hold no regret; set exact_every"):
+    with pytest.raises(
+        MissingResultsError, match="the results of x hold no regret; set exact_every"
+    ):
         seeds.total(SOME, "a", "regret")
 
 

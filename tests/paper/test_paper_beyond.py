@@ -87,7 +87,9 @@ def test_a_memory_that_only_watches_says_so(tmp_path):
     assert watched.ways == (*variances.DRAWS, *variances.MEMORY)
     for way in variances.LEARNING:
         for ask in (watched.ratio, lambda way: watched.window(way, 10)):
-            with pytest.raises(MissingResultsError, match=f"hold no {way}; measure again, with --learning"):
+            with pytest.raises(
+                MissingResultsError, match=f"hold no {way}; measure again, with --learning"
+            ):
                 ask(way)
     assert goals.never_worse([watched]).reason.endswith(goals.WATCHING)
     both = loaded(tmp_path)
