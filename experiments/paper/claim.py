@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvib.lab import tables
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 UNTESTED = "not tested as published"
@@ -59,7 +59,7 @@ class Claim:
         """None where results are missing, or where they cannot tell."""
         try:
             return self.judge([self.read(results / need) for need in self.needs])
-        except AbsentError:
+        except MissingResultsError:
             return None
 
 

@@ -10,7 +10,7 @@ import kvib
 from kvib.analysis import metrics
 from kvib.lab import tables
 from kvib.lab.seeds import cumulative, mean, ranged, rounds_to, scaled, spread, total
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 from paper import text_claims, toy
 from paper.claim import (
     BASELINES,
@@ -156,7 +156,7 @@ def budgets(results: Results) -> list[float]:
     """All K, ascending."""
     found = results.table["budget"].unique().sort().to_list()
     if len(found) < 2:
-        raise AbsentError("the results hold fewer than two budgets")
+        raise MissingResultsError("the results hold fewer than two budgets")
     return found
 
 
@@ -250,7 +250,7 @@ def room(results: Results) -> str:
     size = f"by size {spread(rounds_to(results, 'by size', 'accuracy', 0.75), '.0f')}"
     try:
         oracle = rounds_to(results, "optimal", "accuracy", 0.75)
-    except AbsentError:
+    except MissingResultsError:
         return f"{size}; the oracle was not played"
     return f"{size}; the oracle (seed 0) {oracle[0]:.0f}, where uniform needs {uniform[0]:.0f}"
 
@@ -271,7 +271,7 @@ def no_better(labels: Sequence[str]) -> Callable[[list[Results]], Finding]:
             own = over(rounds_to(results, "K-Vib", "accuracy", 0.75), uniform)
             ours.append(spread(own, ".2f"))
         if not verdicts:
-            raise AbsentError("nobody reached 75 %")
+            raise MissingResultsError("nobody reached 75 %")
         return Finding(
             f"rounds to 75 % over uniform's: {'; '.join(told)}",
             REPRODUCED if all(verdicts) else PARTLY if any(verdicts) else NOT,

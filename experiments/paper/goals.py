@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from kvib.lab.seeds import ranged, rounds_to, spread, total
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 from paper import variances
 from paper.claim import Claim, Finding
 from paper.claims import edge, every
@@ -54,7 +54,7 @@ def at_every_budget(column: str, ours: str, theirs: str) -> Callable[[list[Resul
             else:
                 told.append(f"K = {K:g}, everybody: {own.max():.1g} and {other.max():.1g} in all")
         if not ratios:
-            raise AbsentError("every budget draws everybody")
+            raise MissingResultsError("every budget draws everybody")
         return Finding(
             "; ".join(told),
             judged(np.concatenate(ratios) <= 1, max(r.mean() for r in ratios) <= 1),
@@ -162,7 +162,7 @@ def never_worse_in_ten(way: str, why: str = "") -> Callable[[list[Variances]], F
     def judge(given: list[Variances]) -> Finding:
         [measured] = given
         if (np.diff(measured.rounds) != 1).any():
-            raise AbsentError("windows of ten rounds need every round")
+            raise MissingResultsError("windows of ten rounds need every round")
         windows = measured.window(way, 10)
         return Finding(
             f"largest of {len(windows)} windows {windows.max():.3f}",

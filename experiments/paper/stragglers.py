@@ -8,7 +8,7 @@ import polars as pl
 
 from kvib.lab import tables
 from kvib.lab.seeds import interval, per_seed, ranged, spread, total
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 from paper import figures
 from paper.claim import Claim, Finding, reproduce
 from paper.comparing import over
@@ -190,6 +190,6 @@ def page(results: Path) -> str:
     for name, who in SETTINGS.items():
         try:
             parts.append(f"\n## 30 % stragglers, {who}\n\n{table(tables.load(results / name))}")
-        except AbsentError:
+        except MissingResultsError:
             parts.append(f"\nNo results yet of `{name}`.\n")
     return "".join([*parts, NOTES, *drawn(figures.STRAGGLERS, results)])

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvib.lab import tables
 from kvib.lab.seeds import mean, ranged, spread, total
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 from paper.claim import BASELINES, NOT, PARTLY, REPRODUCED, UNTESTED, Claim, Finding, reproduce
 from paper.comparing import count, listed, over
 
@@ -92,7 +92,7 @@ def reached(
             continue
         at = int(below[0])
         if at == 0:
-            raise AbsentError("the target is where training begins: nobody learned")
+            raise MissingResultsError("the target is where training begins: nobody learned")
         found.append(np.interp(-target, -losses[at - 1 : at + 1], rounds[at - 1 : at + 1]))
     return np.array(found)
 
@@ -113,7 +113,7 @@ def lowest(losses: dict[str, np.ndarray]) -> str:
     """Whose mean over seeds is the smallest."""
     best = min(losses, key=lambda label: float(losses[label].mean()))
     if not np.isfinite(losses[best]).all():
-        raise AbsentError("none of the others finished")
+        raise MissingResultsError("none of the others finished")
     return best
 
 

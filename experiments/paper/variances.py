@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvib.lab import tables
-from kvib.lab.tables import AbsentError
+from kvib.lab.tables import MissingResultsError
 from kvib.types import FloatArray, IntArray
 from paper.origins import note
 
@@ -48,7 +48,7 @@ class Variances:
 
     def _check(self, way: str) -> None:
         if way not in self.values:
-            raise AbsentError(
+            raise MissingResultsError(
                 f"the results of {self.task} hold no {way}; measure again, with --learning"
             )
 
@@ -56,7 +56,7 @@ class Variances:
         """The same ratio of sums over a number of measured rounds in a row."""
         self._check(way)
         if len(self.rounds) < rounds:
-            raise AbsentError(f"fewer than {rounds} rounds of {self.task} were measured")
+            raise MissingResultsError(f"fewer than {rounds} rounds of {self.task} were measured")
         ones = np.ones(rounds)
         own, plain = (
             np.convolve(self.values[name], ones, "valid") for name in (way, "independent")
@@ -67,7 +67,9 @@ class Variances:
         """Only these rounds."""
         at = (self.rounds >= first) & (self.rounds <= last)
         if not at.any():
-            raise AbsentError(f"no round of {self.task} between {first} and {last} was measured")
+            raise MissingResultsError(
+                f"no round of {self.task} between {first} and {last} was measured"
+            )
         values = {name: numbers[at] for name, numbers in self.values.items()}
         return Variances(self.rounds[at], values, self.about)
 
@@ -88,8 +90,8 @@ def load(path: Path) -> Variances:
     """One file of results."""
     try:
         about = tables.load_about(path, "options", "environment", "rows")
-    except AbsentError as error:
-        raise AbsentError(
+    except MissingResultsError as error:
+        raise MissingResultsError(
             f"there are no results at {path}; make them with: python experiments/procedures.py "
             f"{path.name.removeprefix('procedures-')}"
         ) from error

@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 from paper_results import drawn_otherwise, made, plausible  # noqa: E402
 
 from kvib.lab import tables  # noqa: E402
-from kvib.lab.tables import AbsentError, Results  # noqa: E402
+from kvib.lab.tables import MissingResultsError, Results  # noqa: E402
 from paper import beyond, goals, plots, variances  # noqa: E402
 from paper.goals import NOT_REACHED, ON_AVERAGE, REACHED  # noqa: E402
 
@@ -37,16 +37,16 @@ def test_ratios_of_variances(tmp_path):
     assert found.ratio("pivotal") == pytest.approx(np.full(40, 0.9))
     assert found.window("pivotal", 10) == pytest.approx(np.full(31, 0.9))
     assert found.between(5, 30).rounds.tolist() == list(range(5, 31))
-    with pytest.raises(AbsentError, match="no round of femnist-400 between 50 and 60"):
+    with pytest.raises(MissingResultsError, match="no round of femnist-400 between 50 and 60"):
         found.between(50, 60)
-    with pytest.raises(AbsentError, match="fewer than 41 rounds"):
+    with pytest.raises(MissingResultsError, match="fewer than 41 rounds"):
         found.window("pivotal", 41)
 
 
 def test_files_of_variances_that_cannot_be_read(tmp_path):
     path = tmp_path / "procedures-synthetic"
     with pytest.raises(
-        AbsentError, match=r"make them with: python experiments/procedures\.py synth"
+        MissingResultsError, match=r"make them with: python experiments/procedures\.py synth"
     ):
         variances.load(path)
     drawn_otherwise(tmp_path, "synthetic")
@@ -77,7 +77,7 @@ def test_never_worse(tmp_path):
     assert in_ten([loaded(tmp_path)]).verdict == REACHED
     assert in_ten([loaded(tmp_path, difference=1.06)]).verdict == NOT_REACHED
     found = loaded(tmp_path)
-    with pytest.raises(AbsentError, match="every round"):
+    with pytest.raises(MissingResultsError, match="every round"):
         in_ten([variances.Variances(2 * found.rounds, found.values, {})])
 
 
@@ -87,7 +87,9 @@ def test_a_memory_that_only_watches_says_so(tmp_path):
     assert watched.ways == (*variances.DRAWS, *variances.MEMORY)
     for way in variances.LEARNING:
         for ask in (watched.ratio, lambda way: watched.window(way, 10)):
-            with pytest.raises(AbsentError, match=f"hold no {way}; measure again, with --learning"):
+            with pytest.raises(
+                MissingResultsError, match=f"hold no {way}; measure again, with --learning"
+            ):
                 ask(way)
     assert goals.never_worse([watched]).reason.endswith(goals.WATCHING)
     both = loaded(tmp_path)
@@ -272,7 +274,7 @@ def test_every_budget():
     assert re.match("K = 5: 0.77.* K = 20: .* K = 50: .* K = 100, everybody: ", finding.measured)
     above = goals.at_every_budget("regret", "recommended", "K-Vib")([found])
     assert above.verdict == NOT_REACHED
-    with pytest.raises(AbsentError, match="every budget draws everybody"):
+    with pytest.raises(MissingResultsError, match="every budget draws everybody"):
         goals.at_every_budget("regret", "K-Vib", "Forecast")(
             [Results(found.table, {**found.about, "sizes": [1]})]
         )
