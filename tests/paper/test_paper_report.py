@@ -300,7 +300,7 @@ def test_our_own_samplers_against_the_best_of_the_papers(tmp_path):
     assert "σ = 3, uniform after 60: by size 30; Forecast 30; recommended 30" in seen.measured
 
 
-MARGINAL, GROWS = "improve on uniform a little", "K-Vib's gain goes with the differences"
+MARGINAL, GROWS = "improve on uniform a little", "K-Vib's gain grows with the differences"
 CONDITIONS = "one learning rate for all, 0.002, uniform's best with σ = 2; one seed"
 
 
