@@ -9,9 +9,9 @@ HEAD = """# The paper, claim by claim
 
 `python experiments/paper report` generates this page from the files in `results/`, and a test fails
 if the two differ. Numbers are mean ± standard deviation over run seeds. Brackets hold an interval
-of 95 % for the mean. Every sampler has the unbiased estimator unless its name says otherwise.
-`python experiments/paper figure NAME` draws a figure from the same files, and `kvib run NAME` runs
-an experiment.
+of 95 % for the mean. Every sampler has the unbiased estimator unless stated otherwise. `python
+experiments/paper figure NAME` draws a figure from the same files, and `kvib run NAME` runs an
+experiment.
 
 The verdict “not tested as published” means that models, data, learning rates and rounds differ from
 the paper's. The column “why” then says what was seen, and the list below the table says what

@@ -44,7 +44,7 @@ def error(results: Results, label: str) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def played(results: Results, suffix: str) -> list[tuple[int, str]]:
+def measured_policies(results: Results, suffix: str) -> list[tuple[int, str]]:
     """Policies that have results, with their rows in the figure."""
     known = set(results.table["label"])
     return [(row, policy) for row, policy in enumerate(POLICIES) if policy + suffix in known]
@@ -80,7 +80,7 @@ def stragglers(given: list[Results]) -> Figure:
 def _dots(axis: Axes, results: Results, measure: Measure, largest: float) -> None:
     """Draw a dot for each policy and way, and an arrow with the number if it is too large."""
     for k, (suffix, way) in enumerate(WAYS.items()):
-        for row, policy in played(results, suffix):
+        for row, policy in measured_policies(results, suffix):
             values, y = measure(results, policy + suffix), row + 0.22 * (k - 1)
             x, (low, high) = float(values.mean()), interval(values)
             if np.isnan(x):

@@ -13,7 +13,15 @@ from paper import figures
 from paper.claim import Claim, Finding, reproduce
 from paper.comparing import over
 from paper.report import drawn
-from paper.straggler_figure import POLICIES, REFERENCE, SETTINGS, WAYS, end, error, played
+from paper.straggler_figure import (
+    POLICIES,
+    REFERENCE,
+    SETTINGS,
+    WAYS,
+    end,
+    error,
+    measured_policies,
+)
 
 CLOSE = 0.03
 """A loss within this share of the loss with all clients counts as the same end."""
@@ -165,7 +173,7 @@ def table(results: Results) -> str:
     rows = [COLUMNS]
     answered = pl.col("answered").sum() / pl.col("clients").sum()
     for suffix, way in WAYS.items():
-        for _, policy in played(results, suffix):
+        for _, policy in measured_policies(results, suffix):
             label = policy + suffix
             off, cells = error(results, label), ["–", "–"]
             if not np.isnan(off).any():
