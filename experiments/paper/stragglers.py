@@ -60,7 +60,7 @@ where the large clients are late. Averages of the other samplers end above it wh
 clients are late. To train the objective that the weights define, divide by the answer probability,
 and draw at least by size. If you average, find out which clients are late.
 
-| asked | measured | answer | remark | command |
+| question | measured | answer | remark | command |
 |---|---|---|---|---|
 """
 
