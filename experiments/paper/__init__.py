@@ -1,4 +1,4 @@
-"""The paper, judged: its claims, our goals beside them, their verdicts, pages and figures."""
+"""The code that judges the paper: its claims, our goals, verdicts, pages and figures."""
 
 from kvib.cli import one_line
 

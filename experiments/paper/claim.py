@@ -1,4 +1,4 @@
-"""A claim, the results that can tell, and the verdict."""
+"""A claim of the paper or a goal of ours, the results that it needs, and the verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from kvib.lab import tables
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 UNTESTED = "not tested as published"
-"""The verdict where models, data, rates or rounds were others than the paper's."""
+"""The verdict where models, data, rates or rounds differ from the paper's."""
 COMMAND = "python experiments/paper"
-"""How this package is run, in the root of a clone."""
+"""The command of this package, for the root of a clone."""
 BASELINES = ("uniform", "Mabs", "Vrb", "Avare")
-"""Samplers that the paper compares with."""
+"""The samplers that the paper compares K-Vib with."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What we saw."""
+    """The measurement, the verdict and its reason."""
 
     measured: str
     verdict: str
@@ -29,13 +29,13 @@ class Finding:
 
 
 def paired(path: Path) -> Results:
-    """Results of seeds that every sampler has played."""
+    """Results of the seeds that every sampler has run."""
     return tables.load(path).paired()
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, the results that can tell, the judgement, how to read results."""
+    """A claim with the results it needs, its judge, its command, and a reader of results."""
 
     says: str
     where: str
@@ -45,21 +45,21 @@ class Claim:
     read: Callable[[Path], Any] = paired
 
     def row(self, results: Path) -> str:
-        """A row of a table: what was said, what was measured, the verdict, why, the command."""
+        """A row of a table: the claim, the measurement, the verdict, the reason, the command."""
         finding = self.finding(results)
         if finding is None:
-            known = "no" if tables.missing(self.needs, results) else "too few"
-            told = (f"{known} results of {', '.join(self.needs)} yet", "open", "")
+            amount = "no" if tables.missing(self.needs, results) else "too few"
+            cells = (f"{amount} results of {', '.join(self.needs)} yet", "open", "")
         else:
-            told = (finding.measured, f"**{finding.verdict}**", finding.reason)
+            cells = (finding.measured, f"**{finding.verdict}**", finding.reason)
         says = f"{self.says} ({self.where})" if self.where else self.says
-        return f"| {' | '.join((says, *told))} | `{self.command}` |\n"
+        return f"| {' | '.join((says, *cells))} | `{self.command}` |\n"
 
     def finding(self, results: Path) -> Finding | None:
-        """None where results are missing, or where they cannot tell."""
+        """The finding; None if results are missing or cannot decide."""
         try:
             return self.judge([self.read(results / need) for need in self.needs])
-        except AbsentError:
+        except MissingResultsError:
             return None
 
 
@@ -69,7 +69,7 @@ def reproduce(name: str, *, gpu: bool = False) -> str:
 
 
 def lowest(values: dict[str, np.ndarray], ours: str) -> str:
-    """Whether one line is below all others: on every seed, on average, or not."""
+    """The verdict on one line being below all others: on every seed, on average, or not."""
     others = [numbers for label, numbers in values.items() if label != ours]
     if not all(map(len, values.values())):
         return NOT

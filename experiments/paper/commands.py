@@ -1,6 +1,6 @@
-"""`report`, `reproduce`, `figure`, `examples`: the pages and figures that judge the paper.
+"""The commands `report`, `reproduce`, `figure` and `examples`, which make pages and figures.
 
-What needs matplotlib and polars is imported by the commands that use it.
+Modules that need matplotlib and polars are imported by the commands that use them.
 """
 
 import math
@@ -43,7 +43,7 @@ def report(
     results: Results = RESULTS,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
 ) -> None:
-    """Write the page that judges the paper claim by claim; beyond.md, stragglers.md and figures
+    """Write the page that judges the paper claim by claim, and beyond.md, stragglers.md and figures
     beside it."""
     from paper import beyond, figures, stragglers
     from paper.report import page
@@ -73,7 +73,7 @@ def reproduce(
     stop_after: StopAfter = math.inf,
     quick: Quick = False,
 ) -> None:
-    """Run experiments and draw their figures, into out/ (results/ stays as it is committed)."""
+    """Run experiments and draw their figures into out/. The files in results/ stay as they are."""
     from paper import figures
 
     check_time(stop_after)
@@ -128,16 +128,16 @@ def figure(
 @app.command()
 def examples(
     out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("out/demo"),
-    seed: Annotated[int, typer.Option(help="Of the random vectors of Example 1.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random vectors of Example 1.")] = 0,
 ) -> None:
-    """Examples 1 and 2 of the paper as two tables and two figures."""
+    """Show Examples 1 and 2 of the paper as two tables and two figures."""
     from paper.examples import show
 
     say(f"figures: {', '.join(map(str, show(out, seed)))}")
 
 
 def _experiments() -> dict[str, Path]:
-    """Names and files."""
+    """The experiments, as a dict from names to files."""
     found = files.catalogue()
     if not found:
         where = f"{files.EXPERIMENTS}/*.toml"
@@ -150,7 +150,7 @@ def _matches(name: str, wanted: str) -> bool:
 
 
 def _borrow(name: str, place: Path, why: str) -> None:
-    """Committed results stand for those that take too long, or that no file plays."""
+    """Copy committed results of an experiment that takes too long, or that no file defines."""
     here = [tables.file(RESULTS / name, suffix) for suffix in ("parquet", "json")]
     here = [path for path in here if path.exists()]
     say(f"{name} {why}; " + (f"taking {RESULTS / name}" if here else f"{RESULTS} holds none"))
@@ -160,7 +160,7 @@ def _borrow(name: str, place: Path, why: str) -> None:
 
 
 def _draw(name: str, results: Path, out: Path, formats: tuple[str, ...], *, optional: bool) -> bool:
-    """Draw one figure; one of many is not drawn where its results are missing."""
+    """Draw one figure and return True; an optional one is left out if its results are missing."""
     from paper import figures
 
     missing = figures.missing(name, results)

@@ -47,7 +47,7 @@ def table_2(full: Floats, outcomes: list[RunOutcome]) -> Table:
 
 
 def show(out: Path, seed: int) -> tuple[Path, Path]:
-    """Print a table of each example and draw its figure; the files."""
+    """Print a table of each example, draw its figure, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
     console = Console(width=110)
     results = example_1(seed)

@@ -1,4 +1,4 @@
-"""The figures of the pages: from which results, how they are drawn, what to say below them."""
+"""The figures of the pages: the results they need, how they are drawn, and their captions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Drawing:
     """A figure of a page.
 
     Args:
-        needs: the results it is made from.
-        draw: makes the figure of them.
-        caption: what to say below it.
-        read: reads one of the results.
-        origin: says where one of the results is from.
+        needs: The names of the results that it shows.
+        draw: A function that makes the figure from the results.
+        caption: The sentences below the figure.
+        read: A function that reads one of the results.
+        origin: A function that says where one of the results is from.
     """
 
     needs: tuple[str, ...]
@@ -31,7 +31,7 @@ class Drawing:
 
 
 def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[Path]:
-    """Write one figure; its files."""
+    """Write one figure, and return its files."""
     drawing = FIGURES[name]
 
     def make() -> Figure:
@@ -41,7 +41,7 @@ def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[
 
 
 def missing(name: str, results: Path) -> list[str]:
-    """Experiments without results that a figure needs."""
+    """The experiments that a figure needs and that have no results."""
     return tables.missing(FIGURES[name].needs, results)
 
 
@@ -49,7 +49,8 @@ PAPER: dict[str, Drawing] = {
     "example-1": Drawing(
         (),
         lambda _: toy.figure_1(toy.example_1(seed=0)),
-        "Squared error of 1,000 estimates of a sum of 100 random vectors; lines: exact variance.",
+        "Squared error of 1,000 estimates of a sum of 100 random vectors. Lines show the exact "
+        "variance.",
     ),
     "example-2": Drawing(
         (),
@@ -60,19 +61,19 @@ PAPER: dict[str, Drawing] = {
     "synthetic": Drawing(
         ("synthetic",),
         plots.online,
-        "Everybody with the same, unbiased estimator; FedAvg's mean for comparison, whose variance "
-        "has no closed form.",
+        "All samplers with the same, unbiased estimator. FedAvg's mean is shown for comparison; "
+        "its variance has no closed form.",
     ),
     "synthetic-self-normalised": Drawing(
         ("synthetic-self-normalised",),
         plots.losses,
-        "The same samplers, everybody divided by the sum of its coefficients.",
+        "The same samplers, with every estimate divided by the sum of its coefficients.",
     ),
     "synthetic-budgets": Drawing(
         ("synthetic-budgets",),
         plots.against_budget,
         "Means over the rounds with exact metrics. The regret of draws with replacement may be "
-        "negative: its comparator is the capped minimum.",
+        "negative, because its comparator is the capped minimum.",
     ),
     "synthetic-gamma": Drawing(
         ("synthetic-gamma",),
@@ -82,9 +83,9 @@ PAPER: dict[str, Drawing] = {
     "synthetic-released": Drawing(
         ("synthetic-released",),
         plots.losses,
-        "What the authors' released scripts do (weights paired with the wrong updates, no square "
-        "root; not the one probability above 1 that their solver leaves), beside what the paper "
-        "says.",
+        "The behaviour of the authors' released scripts beside that of the paper. The scripts pair "
+        "weights with the wrong updates and take no square root. The one probability above 1 that "
+        "their solver leaves is not copied.",
     ),
     "femnist-data": Drawing(
         ("femnist-v1", "femnist-v2", "femnist-v3"),
@@ -97,24 +98,24 @@ PAPER: dict[str, Drawing] = {
     "femnist-self-normalised": Drawing(
         ("femnist-self-normalised",),
         plots.learning,
-        "Everybody divided by the sum of its coefficients.",
+        "Every estimate is divided by the sum of its coefficients.",
     ),
     "femnist-released": Drawing(
-        ("femnist-released",), plots.learning, "The authors' released behaviour."
+        ("femnist-released",), plots.learning, "The behaviour of the authors' released scripts."
     ),
     "femnist-rates": Drawing(
         ("femnist-rates",),
         plots.best_rates,
-        "Every sampler at its own best learning rate, by the accuracy of the last tenth of the "
-        "run; a dot is a seed.",
+        "Every sampler at its own best learning rate, chosen by the accuracy of the last tenth of "
+        "the run. A dot is a seed.",
     ),
     "femnist-rates-10": Drawing(
-        ("femnist-rates-10",), plots.best_rates, "The same with half the budget."
+        ("femnist-rates-10",), plots.best_rates, "The same samplers with half the budget."
     ),
     "text-data": Drawing(
         tuple(f"text-{task}-{sigma}" for task in ("agnews", "newswire") for sigma in (1, 2, 3)),
         plots.tails,
-        "How many samples the three long tails give to whom.",
+        "Samples per client in the three long tails.",
     ),
     **{
         f"text-agnews-{sigma}": Drawing(
@@ -135,39 +136,40 @@ BEYOND: dict[str, Drawing] = {
     "beyond-synthetic": Drawing(
         ("beyond-synthetic",),
         plots.online,
-        "Forecasting follows the oracle; remembering leaves it behind: the oracle is the best only "
-        "among those that forget.",
+        "Forecast follows the oracle. Memory does better than the oracle, which is the best only "
+        "among samplers without memory.",
     ),
     "beyond-budgets": Drawing(
         ("beyond-budgets",),
         plots.forecasts_against_budget,
-        "From few clients a round to all: with everybody drawn there is neither regret nor "
-        "variance to show.",
+        "From few clients a round to all. If all clients are drawn, regret and variance are 0 and "
+        "not shown.",
     ),
     "beyond-femnist": Drawing(
         tuple(f"beyond-femnist-{name}" for name in ("v1", "v2", "v3", "400")),
         plots.federations,
-        "The tables above, in short. A line stops where a run was lost, or its variance is not "
+        "The tables above as a figure. A line stops where a run was lost or its variance is not "
         "known.",
     ),
     "beyond-synthetic-1-1": Drawing(
         ("beyond-synthetic-1-1",), plots.every_budget, "Local models and data differ too."
     ),
     "beyond-equal": Drawing(
-        ("beyond-equal",), plots.gamma, "Nothing to know in advance: norms have to be learned."
+        ("beyond-equal",), plots.gamma, "Nothing is known in advance, so norms have to be learned."
     ),
     "beyond-flat": Drawing(
         ("beyond-flat",),
         plots.gamma,
-        "Equal weights; Forecast knows the sizes and learns the slope.",
+        "Weights are equal. Forecast knows the sizes and learns the slope.",
     ),
     "beyond-procedures": Drawing(
         ("procedures-synthetic", "procedures-femnist-400", "procedures-femnist-iid"),
         plots.ways_to_draw,
-        "Exact for independent draws, with and without memory; Monte Carlo for the others, whose "
-        "jitter from round to round is mostly its error. The memory only watched the run: its β is "
-        "learned, the probabilities are those without it; “learning”, where it was measured, has "
-        "the probabilities of a policy that learns from what its memory leaves.",
+        "Variances are exact for independent draws, with and without memory. The others come from "
+        "a Monte Carlo, and their jitter from round to round is mostly its error. The memory only "
+        "watched the run: its β is learned, and the probabilities are those without it. Where "
+        "“learning” was measured, its probabilities are those of a policy that learns from what "
+        "its memory leaves.",
         variances.load,
         variances.Variances.origin,
     ),
@@ -178,8 +180,9 @@ STRAGGLERS: dict[str, Drawing] = {
     "stragglers": Drawing(
         (straggler_figure.REFERENCE, *straggler_figure.SETTINGS),
         straggler_figure.stragglers,
-        "Above: where training ends; the line is full participation without stragglers, the step "
-        "that all of these estimate. Below: how far a step is from that of all clients.",
+        "The upper row shows the training loss at the end. The line is full participation without "
+        "stragglers, whose step all of these estimate. The lower row shows the error of a step "
+        "against the step of all clients.",
     ),
 }
 """Figures of clients that do not answer."""

@@ -1,4 +1,4 @@
-"""What was asked of kvib's own samplers, and what the result files say about it."""
+"""The goals for kvib's own samplers, each judged from result files."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from kvib.lab.seeds import ranged, rounds_to, spread, total
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 from paper import variances
 from paper.claim import Claim, Finding
 from paper.claims import edge, every
@@ -18,14 +18,14 @@ REACHED, ON_AVERAGE, NOT_REACHED = "reached", "on average, not on every seed", "
 
 
 def judged(seeds: np.ndarray, average: bool) -> str:
-    """Whether every seed, or at least their mean, is where it should be."""
+    """The verdict on a goal: reached on every seed, on average, or not."""
     return REACHED if seeds.all() else ON_AVERAGE if average else NOT_REACHED
 
 
 def at_most(
     limit: float, column: str, ours: str, theirs: str, budget: float | None = None
 ) -> Callable[[list[Results]], Finding]:
-    """A sum over the run at most `limit` times another sampler's, seed by seed."""
+    """Judge whether a sum over the run is at most `limit` times another sampler's, by seed."""
 
     def judge(given: list[Results]) -> Finding:
         [results] = given
@@ -41,31 +41,33 @@ def at_most(
 
 
 def at_every_budget(column: str, ours: str, theirs: str) -> Callable[[list[Results]], Finding]:
-    """A sum over the run not above another sampler's, at every K, seed by seed."""
+    """Judge whether a sum over the run is not above another sampler's at any K, by seed."""
 
     def judge(given: list[Results]) -> Finding:
         [results] = given
-        everybody, ratios, told = len(results.about["sizes"]), [], []
+        clients, ratios, words = len(results.about["sizes"]), [], []
         for K in results.experiment["budgets"]:
             own, other = (total(results.where(budget=K), label, column) for label in (ours, theirs))
-            if everybody > K:
+            if clients > K:
                 ratios.append(over(own, other))
-                told.append(f"K = {K:g}: {spread(ratios[-1])}")
+                words.append(f"K = {K:g}: {spread(ratios[-1])}")
             else:
-                told.append(f"K = {K:g}, everybody: {own.max():.1g} and {other.max():.1g} in all")
+                words.append(
+                    f"K = {K:g}, all clients: {own.max():.1g} and {other.max():.1g} in all"
+                )
         if not ratios:
-            raise AbsentError("every budget draws everybody")
+            raise MissingResultsError("every budget draws everybody")
         return Finding(
-            "; ".join(told),
+            "; ".join(words),
             judged(np.concatenate(ratios) <= 1, max(r.mean() for r in ratios) <= 1),
-            f"{len(ratios[0])} seeds; largest of all {np.concatenate(ratios).max():.3g}",
+            f"{len(ratios[0])} seeds; the largest ratio is {np.concatenate(ratios).max():.3g}",
         )
 
     return judge
 
 
 def half_the_rounds(given: list[Results]) -> Finding:
-    """Rounds to training loss 1.35, seed by seed."""
+    """Judge the rounds to training loss 1.35, by seed."""
     [results] = given
     ours = rounds_to(results, "recommended", "train_loss", 1.35)
     theirs = rounds_to(results, "K-Vib", "train_loss", 1.35)
@@ -75,14 +77,14 @@ def half_the_rounds(given: list[Results]) -> Finding:
         f"{spread(ours, '.0f')} rounds against {spread(theirs, '.0f')}: {ranged(ratios)} "
         f"({each(ratios)})",
         judged(ratios <= 0.5, ratios.mean() <= 0.5),
-        f"in brackets an interval of 95 %; the loss is known {every(results, 'train_loss')}. The "
-        f"verdict hangs on K-Vib's luck: its seeds need {theirs.min():.0f} to {theirs.max():.0f} "
-        f"rounds, the oracle's {spread(oracle, '.0f')}",
+        f"in brackets an interval of 95 %; the loss was measured {every(results, 'train_loss')}. "
+        f"The verdict depends on K-Vib's luck: its seeds need {theirs.min():.0f} to "
+        f"{theirs.max():.0f} rounds, the oracle's {spread(oracle, '.0f')}",
     )
 
 
 def calm(given: list[Results]) -> Finding:
-    """What the guard cut off."""
+    """Judge whether the guard cut off nothing."""
     [results] = given
     cuts = [float(np.sum(total(results, label, "cut"))) for label in GUARDED]
     return Finding(
@@ -91,50 +93,51 @@ def calm(given: list[Results]) -> Finding:
 
 
 def nothing(_: Variances) -> str:
-    """To add."""
+    """No remark."""
     return ""
 
 
 def less_noise(
     way: str, limit: float, why: Callable[[Variances], str] = nothing
 ) -> Callable[[list[Variances]], Finding]:
-    """The mean over rounds 5 to 30 of its variance over that of independent draws."""
+    """Judge the mean ratio of a variance to that of independent draws over rounds 5 to 30."""
 
     def judge(given: list[Variances]) -> Finding:
         [measured] = given
         part = measured.between(5, 30)
         ratio = part.ratio(way)
-        told, known = f"{ratio.mean():.3f}", "exact"
+        words, precision = f"{ratio.mean():.3f}", "exact"
         if way not in EXACT:
             jitter = np.diff(ratio).std() / np.sqrt(2)  # neighbouring rounds hardly differ
-            told += f" ± {jitter / np.sqrt(len(ratio)):.3f}"
+            words += f" ± {jitter / np.sqrt(len(ratio)):.3f}"
             draws = measured.about["options"]["draws"]
-            known = f"± of {draws} Monte Carlo draws; of one round ± {jitter:.3f}"
+            precision = f"± is the error of {draws} Monte Carlo draws; one round has ± {jitter:.3f}"
         return Finding(
-            told,
+            words,
             REACHED if ratio.mean() <= limit else NOT_REACHED,
-            "; ".join(filter(None, (f"one run, {len(ratio)} rounds of it", known, why(part)))),
+            "; ".join(filter(None, (f"{len(ratio)} rounds of one run", precision, why(part)))),
         )
 
     return judge
 
 
 def little_to_save(part: Variances) -> str:
-    """What a fixed size takes away, in the first order of p."""
+    """The share of the variance that a fixed size removes, in the first order of p."""
     share = part.values["full step"] / part.about["options"]["budget"] / part.values["independent"]
-    return f"a fixed size saves about ‖D‖²/K, here {share.mean():.0%} of the variance"
+    return f"a fixed size saves about ‖D‖²/K, which is {share.mean():.0%} of the variance here"
 
 
 WATCHING = "the memory only watches: the policy learns from ‖g‖, not from what the memory leaves"
+"""A remark on results whose probabilities were made without the memory."""
 
 
 def watching(_: Variances) -> str:
-    """What the probabilities are made for."""
+    """A remark on what the policy learned from."""
     return WATCHING
 
 
 def both_alone(draws: str) -> Callable[[Variances], str]:
-    """What two levers would do together if neither took from the other."""
+    """A remark on what two options would do together if neither weakened the other."""
 
     def why(part: Variances) -> str:
         alone = part.ratio(draws).mean() * part.ratio("difference").mean()
@@ -144,25 +147,25 @@ def both_alone(draws: str) -> Callable[[Variances], str]:
 
 
 def never_worse(given: list[Variances]) -> Finding:
-    """No way to draw above 1.05 of independent draws in any measured round."""
+    """Judge whether no way to draw is above 1.05 of independent draws in any measured round."""
     [measured] = given
     worst = {way: float(measured.ratio(way).max()) for way in measured.ways}
-    told = "; ".join(f"{way} {ratio:.3f}" for way, ratio in worst.items())
+    words = "; ".join(f"{way} {ratio:.3f}" for way, ratio in worst.items())
     return Finding(
-        f"largest of {len(measured.rounds)} measured rounds: {told}",
+        f"largest of {len(measured.rounds)} measured rounds: {words}",
         REACHED if max(worst.values()) <= 1.05 else NOT_REACHED,
-        f"one run; with the error of one round's Monte Carlo; {WATCHING}"
-        + (", but for “learning”" if set(LEARNING) & set(measured.ways) else ""),
+        f"one run; includes the Monte Carlo error of one round; {WATCHING}"
+        + (", except for “learning”" if set(LEARNING) & set(measured.ways) else ""),
     )
 
 
 def never_worse_in_ten(way: str, why: str = "") -> Callable[[list[Variances]], Finding]:
-    """A memory above 1.05 in no window of ten rounds."""
+    """Judge whether a memory is above 1.05 in no window of ten rounds."""
 
     def judge(given: list[Variances]) -> Finding:
         [measured] = given
         if (np.diff(measured.rounds) != 1).any():
-            raise AbsentError("windows of ten rounds need every round")
+            raise MissingResultsError("windows of ten rounds need every round")
         windows = measured.window(way, 10)
         return Finding(
             f"largest of {len(windows)} windows {windows.max():.3f}",
@@ -180,7 +183,7 @@ OTHERS = (
 
 
 def fewer_rounds(ours: str, times: float) -> Callable[[list[Results]], Finding]:
-    """Rounds to 95 % at the best learning rate of each sampler, against the best of the others."""
+    """Judge the rounds to 95 %, each sampler at its best rate, against the best other sampler."""
 
     def judge(given: list[Results]) -> Finding:
         [results] = given
@@ -199,7 +202,7 @@ def fewer_rounds(ours: str, times: float) -> Callable[[list[Results]], Finding]:
 
 
 def near_by_size(ours: str) -> Callable[[list[Results]], Finding]:
-    """At most 5 % more rounds than drawing by size."""
+    """Judge whether a sampler needs at most 5 % more rounds than drawing by size."""
 
     def judge(given: list[Results]) -> Finding:
         [results] = given
@@ -210,27 +213,27 @@ def near_by_size(ours: str) -> Callable[[list[Results]], Finding]:
             f"{spread(mine, '.0f')} rounds against {spread(sized, '.0f')}: {ranged(ratios)} "
             f"({each(ratios)})",
             judged(ratios <= 1.05, ratios.mean() <= 1.05),
-            f"accuracy is known {every(results, 'accuracy')}",
+            f"accuracy was measured {every(results, 'accuracy')}",
         )
 
     return judge
 
 
 def no_divergence(ours: str) -> Callable[[list[Results]], Finding]:
-    """No run lost at learning rates at which uniform loses none."""
+    """Judge whether no run is lost at learning rates at which uniform loses none."""
 
     def judge(given: list[Results]) -> Finding:
         [results] = given
-        gone = lost_at_rates(results)
-        asked = [own for own, other in zip(gone[ours], gone["uniform"], strict=True) if other == 0]
+        lost = lost_at_rates(results)
+        asked = [own for own, other in zip(lost[ours], lost["uniform"], strict=True) if other == 0]
         rates = ", ".join(f"{rate:g}" for rate in results.experiment["local"]["learning_rates"])
-        told = {label: ", ".join(map(str, many)) for label, many in gone.items()}
-        others = [f"{label} {told[label]}" for label in gone if label not in (ours, "uniform")]
+        listed = {label: ", ".join(map(str, many)) for label, many in lost.items()}
+        others = [f"{label} {listed[label]}" for label in lost if label not in (ours, "uniform")]
         fired = results.table.filter(pl.col("label") == ours, pl.col("cut") > 0)
         return Finding(
-            f"runs lost at rates {rates}: {ours} {told[ours]}; uniform {told['uniform']}",
+            f"runs lost at rates {rates}: {ours} {listed[ours]}; uniform {listed['uniform']}",
             REACHED if sum(asked) == 0 else NOT_REACHED,
-            f"of {results.table['seed'].n_unique()} seeds each. Lost: ended early, or with less "
+            f"{results.table['seed'].n_unique()} seeds each. A lost run ended early, or with less "
             f"than half of the best accuracy of all at that rate. {'; '.join(others)}. A guard "
             f"fired in {len(fired)} rounds of {ours}",
         )
@@ -260,7 +263,7 @@ OPTIONS = {
 }
 
 ALL = "Forecast, difference and"
-LEARNS = "the policy learning from what the memory leaves"
+LEARNS = "with a policy that learns from what the memory leaves"
 
 CLAIMS = (
     _claim(
@@ -269,7 +272,7 @@ CLAIMS = (
         at_most(1 / 50, "regret", "Forecast", "K-Vib"),
     ),
     _claim(
-        "its variance at most 1.10 of the oracle's",
+        "variance of Forecast at most 1.10 of the oracle's",
         "beyond-synthetic-500",
         at_most(1.10, "variance", "Forecast", "optimal"),
     ),
@@ -295,7 +298,7 @@ CLAIMS = (
         at_most(1 / 5, "regret", "Forecast", "K-Vib"),
     ),
     _claim(
-        "nothing to know in advance: regret at most K-Vib's on every seed",
+        "nothing is known in advance: regret at most K-Vib's on every seed",
         "beyond-equal",
         at_most(1.0, "regret", "Forecast", "K-Vib"),
     ),
@@ -310,7 +313,7 @@ CLAIMS = (
         at_most(1.05, "variance", "Forecast, pivotal", "Forecast"),
     ),
     _claim(
-        "balanced draws: the same",
+        "balanced draws: variance at most 1.05 of independent ones' on Synthetic",
         "beyond-synthetic",
         at_most(1.05, "variance", "recommended", "Forecast"),
     ),
@@ -321,13 +324,13 @@ CLAIMS = (
     ),
     _claim("the guard does nothing in these runs on Synthetic", "beyond-synthetic", calm),
     _drawn(
-        "pivotal, balanced, remembering or both: never above 1.05 of independent draws, Synthetic",
+        "pivotal, balanced, with memory or both: never above 1.05 of independent draws, Synthetic",
         "synthetic",
         never_worse,
     ),
     *(
         _drawn(
-            f"FEMNIST by writer, 400 of them, K = 20: {what} at most {limit:g} of independent "
+            f"FEMNIST by writer, 400 writers, K = 20: {what} at most {limit:g} of independent "
             "draws, mean over rounds 5 to 30",
             "femnist-400",
             less_noise(way, limit, why),
@@ -342,12 +345,12 @@ CLAIMS = (
                 for draws in ("balanced", "neighbours")
                 for row in (
                     (f"{ALL} {draws}", f"difference, {draws}", 0.6, both_alone(draws)),
-                    (f"the same, {LEARNS},", f"difference, {draws}, learning", 0.6, nothing),
+                    (f"{ALL} {draws}, {LEARNS},", f"difference, {draws}, learning", 0.6, nothing),
                 )
             ),
         )
     ),
-    _drawn("there, none of them above 1.05 in any round", "femnist-400", never_worse),
+    _drawn("same task: none of these above 1.05 in any round", "femnist-400", never_worse),
     *(
         _drawn(
             f"IID digits: {what} at most 1.05 of unbiased in any window of ten rounds",
@@ -356,12 +359,12 @@ CLAIMS = (
         )
         for what, way, why in (
             ("difference", "difference", WATCHING),
-            (f"the same, {LEARNS},", "difference, learning", ""),
+            (f"difference, {LEARNS},", "difference, learning", ""),
         )
     ),
     *(
         _claim(
-            f"FEMNIST v1, K = 20, everybody at its own best learning rate: {label} at least 1.3 "
+            f"FEMNIST v1, K = 20, each sampler at its own best learning rate: {label} at least 1.3 "
             "times fewer rounds to 95 % than the best of uniform (three forms), Mabs, Vrb, Avare, "
             "OSMD, K-Vib",
             "femnist-rates",
@@ -371,13 +374,15 @@ CLAIMS = (
     ),
     *(
         _claim(
-            f"there, {label} within 5 % of by-size or better", "femnist-rates", near_by_size(label)
+            f"same runs: {label} within 5 % of by size or better",
+            "femnist-rates",
+            near_by_size(label),
         )
         for label in ("recommended", "Forecast")
     ),
     *(
         _claim(
-            f"there, no divergence of {label} at learning rates where uniform converges",
+            f"same runs: no divergence of {label} at learning rates where uniform converges",
             "femnist-rates",
             no_divergence(label),
         )

@@ -1,4 +1,4 @@
-"""Where results are from, in a line below their figure."""
+"""The line below a figure that says where its results are from."""
 
 from typing import Any
 
@@ -6,32 +6,35 @@ from kvib.lab.tables import Results
 
 
 def of_runs(results: Results) -> str:
-    """Where they are from, in a line; runs that are missing or diverged, by name."""
-    runs, given = results.about["runs"], results.experiment
+    """The origin of results in a line, then the names of missing and diverged runs."""
+    runs, experiment = results.about["runs"], results.experiment
     starts = [start for run in runs.values() for start in (run, *run.get("later", ()))]
     devices, commits = (
         ", ".join(sorted({start[key] or "unknown" for start in starts}))
         for key in ("device", "commit")
     )
     minutes = sum(run["seconds"] for run in runs.values()) / 60
-    local, rates = given["local"], [f"{rate:g}" for rate in given["local"]["learning_rates"]]
+    local, rates = (
+        experiment["local"],
+        [f"{rate:g}" for rate in experiment["local"]["learning_rates"]],
+    )
     line = (
-        f"\n`{given['name']}`: {len(runs)} runs of {given['rounds']} rounds, "
+        f"\n`{experiment['name']}`: {len(runs)} runs of {experiment['rounds']} rounds, "
         f"local learning rate {', '.join(rates)}, batch {local['batch_size']}, "
         f"{local['epochs']} epochs; added up {minutes:.0f} minutes, on {devices}, at commit "
         f"{commits}.\n"
     )
     if results.about["missing"]:
         line += f"\nNot finished yet: {', '.join(results.about['missing'])}.\n"
-    gone = [name for name, run in runs.items() if run["diverged"]]
-    if gone:
-        line += f"\nDiverged: {', '.join(gone)}.\n"
+    diverged = [name for name, run in runs.items() if run["diverged"]]
+    if diverged:
+        line += f"\nDiverged: {', '.join(diverged)}.\n"
     return line + note(results.about)
 
 
 def note(about: dict[str, Any]) -> str:
-    """A remark in the file of results: how they differ from what a run would give now.
+    """The note in a file of results on how they differ from what a run would give now.
 
-    Made by hand, so a file made again has none.
+    Notes are written by hand, so a file that is made again has none.
     """
     return f"\nNote: {about['note']}\n" if "note" in about else ""

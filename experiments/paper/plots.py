@@ -1,4 +1,4 @@
-"""How the figures are drawn from results: mean and deviation over seeds, their number on it."""
+"""The plots of the pages: mean and deviation over seeds, with the number of seeds in the title."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from kvib.lab.plots import COLOURS, DASHES, colour, curves, finish, panels, seeds_of
 from kvib.lab.seeds import rounds_to, scaled
 from kvib.lab.tables import Results
-from paper.comparing import late, lost, usual
+from paper.comparing import late, lost, median
 from paper.rates import TARGET, at_best_rates, best_rate
 from paper.variances import LEARNING, WAYS, Variances
 
@@ -19,7 +19,7 @@ Draw = Callable[[list[Any]], Figure]
 
 
 def online(given: list[Results]) -> Figure:
-    """Regret, variance, test loss."""
+    """Curves of regret, variance and test loss."""
     [results] = given
     figure, (regret, variance, loss) = panels(3)
     regret_and_variance((regret, variance), results)
@@ -29,7 +29,7 @@ def online(given: list[Results]) -> Figure:
 
 
 def training(other: str, label: str) -> Draw:
-    """Training loss, and one more column."""
+    """Curves of the training loss and of one more column."""
 
     def drawing(given: list[Results]) -> Figure:
         [results] = given
@@ -84,7 +84,7 @@ def means_of_budgets(results: Results) -> pl.DataFrame:
 
 
 def against_budget(given: list[Results]) -> Figure:
-    """Regret of K-Vib, then regret and variance of all samplers, against K."""
+    """The regret of K-Vib, then regret and variance of all samplers, against K."""
     [results] = given
     means = means_of_budgets(results)
     figure, (own, regret, variance) = panels(3)
@@ -121,7 +121,7 @@ def forecasts_against_budget(given: list[Results]) -> Figure:
     means = means_of_budgets(results)
     figure, axes = panels(2, width=4.2)
     for axis, column in zip(axes, ("regret", "variance"), strict=True):
-        shown = means.filter(pl.col(column) > 1e-12)  # with everybody drawn there is none
+        shown = means.filter(pl.col(column) > 1e-12)  # if all clients are drawn there is none
         for k, label in enumerate(results.labels):
             rows = shown.filter(pl.col("label") == label)
             _bars(axis, rows, column, label, colour(label, k))
@@ -133,7 +133,7 @@ def forecasts_against_budget(given: list[Results]) -> Figure:
 
 
 def gamma(given: list[Results]) -> Figure:
-    """Regret and variance."""
+    """Curves of regret and variance."""
     [results] = given
     figure, axes = panels(2, width=4.2)
     regret_and_variance(axes, results)
@@ -141,7 +141,7 @@ def gamma(given: list[Results]) -> Figure:
 
 
 def regret_and_variance(axes: Sequence[Axes], results: Results) -> None:
-    """Over the rounds, in two panels."""
+    """Draw regret and variance over the rounds in two panels."""
     regret, variance = axes
     how = scaled(results, "regret").replace(" (", "\n(")
     regret.set(yscale="log", ylabel=f"cumulative dynamic regret{how}")
@@ -171,8 +171,8 @@ def sizes(given: list[Results]) -> Figure:
         axis.fill_between(np.arange(len(samples)), samples, step="mid", color=COLOURS["K-Vib"])
         tenth = samples[: max(1, len(samples) // 10)].sum() / samples.sum()
         task = results.experiment["task"]
-        told = f"{task}: {len(samples):,} clients, {samples.sum():,} samples\n"
-        axis.set_title(f"{told}the largest tenth holds {tenth:.0%}", fontsize=8)
+        title = f"{task}: {len(samples):,} clients, {samples.sum():,} samples\n"
+        axis.set_title(f"{title}the largest tenth holds {tenth:.0%}", fontsize=8)
         axis.set(xlabel="client, by size", ylabel="training samples", yscale="log")
     return figure
 
@@ -206,7 +206,7 @@ def federations(given: list[Results]) -> Figure:
     for (noise, accuracy), results in zip(axes.T, given, strict=True):
         budgets = results.experiment["budgets"]
         parts = [results.where(budget=K) for K in budgets]
-        basis = np.array([usual(part, "uniform", "variance") for part in parts])
+        basis = np.array([median(part, "uniform", "variance") for part in parts])
         for k, label in enumerate(results.labels):
             look: dict[str, Any] = {
                 "color": colour(label, k),
@@ -216,7 +216,7 @@ def federations(given: list[Results]) -> Figure:
                 "linewidth": 1.2,
                 "label": label,
             }
-            noise.plot(budgets, [usual(part, label, "variance") for part in parts] / basis, **look)
+            noise.plot(budgets, [median(part, label, "variance") for part in parts] / basis, **look)
             ends = [
                 np.nan if lost(part, label) else late(part, label, "accuracy") for part in parts
             ]
@@ -239,7 +239,7 @@ def ways_to_draw(given: list[Variances]) -> Figure:
     """Variance of every way to draw over that of independent draws, a panel per task."""
     figure, axes = panels(len(given), width=3.2)
     for axis, variances in zip(axes, given, strict=True):
-        for way in variances.ways:  # files may lack some: a colour is of a way, not of a place
+        for way in variances.ways:  # files may lack ways: a colour belongs to a way, not to a place
             shade, dashes = f"C{WAYS.index(way)}", "--" if way in LEARNING else "-"
             ratio = variances.ratio(way)
             axis.plot(variances.rounds, ratio, color=shade, linestyle=dashes, label=way)

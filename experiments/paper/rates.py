@@ -1,4 +1,4 @@
-"""Every sampler at its own best learning rate, as whoever uses one would choose it."""
+"""Every sampler at its own best learning rate, as a user would choose it."""
 
 import polars as pl
 
@@ -6,11 +6,11 @@ from kvib.lab.tables import Results
 from paper.comparing import lost
 
 TARGET = 0.95
-"""Test accuracy to which rounds are counted."""
+"""Rounds are counted until this test accuracy."""
 
 
 def final_accuracy(results: Results) -> pl.DataFrame:
-    """Mean over the last tenth of the rounds; a diverged run counts as 0."""
+    """Mean accuracy over the last tenth of the rounds; a diverged run counts as 0."""
     late = pl.col("round") >= results.last_tenth("accuracy")
     per_run = results.table.group_by("label", "learning_rate", "seed").agg(
         pl.col("accuracy").filter(late).mean().fill_null(0.0)
@@ -19,14 +19,14 @@ def final_accuracy(results: Results) -> pl.DataFrame:
 
 
 def best_rate(results: Results) -> dict[str, float]:
-    """The learning rate at which each sampler that was played ends most accurate."""
+    """The learning rate at which each sampler ends most accurate."""
     last = final_accuracy(results).sort("accuracy", "learning_rate")
     best = dict(zip(last["label"].to_list(), last["learning_rate"].to_list(), strict=True))
     return {label: best[label] for label in results.labels if label in best}
 
 
 def at_best_rates(results: Results) -> Results:
-    """Only the runs of every sampler at its own best learning rate."""
+    """The runs of every sampler at its own best learning rate."""
     own = [
         results.where(label=label, learning_rate=rate).table
         for label, rate in best_rate(results).items()
@@ -35,6 +35,6 @@ def at_best_rates(results: Results) -> Results:
 
 
 def lost_at_rates(results: Results) -> dict[str, list[int]]:
-    """How many runs of every sampler were lost, rate by rate."""
+    """The number of lost runs of every sampler, rate by rate."""
     parts = [results.where(learning_rate=r) for r in results.experiment["local"]["learning_rates"]]
     return {label: [lost(part, label) for part in parts] for label in results.labels}

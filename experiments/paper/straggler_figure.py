@@ -1,4 +1,4 @@
-"""Where training with stragglers ends, and how large the error of its steps is."""
+"""The figure of stragglers: the last training loss, and the error of a step."""
 
 from collections.abc import Callable
 
@@ -15,18 +15,18 @@ SETTINGS = {
     "stragglers-large": "the large ones more often",
     "stragglers-small": "the small ones more often",
 }
-"""Experiments, and who is late there."""
+"""Experiments, and the clients that are late in them."""
 REFERENCE = "stragglers-none"
 POLICIES = ("uniform", "K-Vib", "by size", "Forecast")
 WAYS = {
     "": "unbiased, rates known",
     ", estimated": "rates estimated",
-    ", average": "average of whoever came",
+    ", average": "average of the answers",
 }
-"""What follows the policy in a label, and what it means."""
+"""The end of a label after the policy, and its meaning."""
 COLOURS = ("#1b6ca8", "#7fb3d9", "#d95f02")
 LARGEST_LOSS = 1.25
-"""What is beyond it is written, not drawn: it would press the rest together."""
+"""Larger losses are written, not drawn: they would press the others together."""
 
 Measure = Callable[[Results, str], np.ndarray]
 
@@ -44,14 +44,14 @@ def error(results: Results, label: str) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def played(results: Results, suffix: str) -> list[tuple[int, str]]:
-    """Policies that there are results of, with their places."""
+def measured_policies(results: Results, suffix: str) -> list[tuple[int, str]]:
+    """Policies that have results, with their rows in the figure."""
     known = set(results.table["label"])
     return [(row, policy) for row, policy in enumerate(POLICIES) if policy + suffix in known]
 
 
 def stragglers(given: list[Results]) -> Figure:
-    """A column for each kind of straggler; rows: training loss, error of a step."""
+    """A column for each kind of straggler, with the training loss above the error of a step."""
     reference, *settings = given
     figure = Figure(figsize=(3.6 * len(settings), 4.6), layout="constrained")
     axes = figure.subplots(2, len(settings), sharey=True, sharex="row")
@@ -67,8 +67,10 @@ def stragglers(given: list[Results]) -> Figure:
     for axis in axes[:, 0]:
         axis.set_yticks(range(len(POLICIES)), POLICIES)
     seeds = settings[0].table["seed"].n_unique()
-    told = f"mean of {seeds} seeds, interval of 95 %; the error of an average has no closed form"
-    figure.suptitle(f"Synthetic(0, 0), K = 10\n{told}", fontsize=9)
+    subtitle = (
+        f"mean of {seeds} seeds, interval of 95 %; the error of an average has no closed form"
+    )
+    figure.suptitle(f"Synthetic(0, 0), K = 10\n{subtitle}", fontsize=9)
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
     )
@@ -76,18 +78,18 @@ def stragglers(given: list[Results]) -> Figure:
 
 
 def _dots(axis: Axes, results: Results, measure: Measure, largest: float) -> None:
-    """One for each policy and way; an arrow with the number for what is too large."""
+    """Draw a dot for each policy and way, and an arrow with the number if it is too large."""
     for k, (suffix, way) in enumerate(WAYS.items()):
-        for row, policy in played(results, suffix):
+        for row, policy in measured_policies(results, suffix):
             values, y = measure(results, policy + suffix), row + 0.22 * (k - 1)
             x, (low, high) = float(values.mean()), interval(values)
             if np.isnan(x):
                 continue
             label = way if way not in axis.get_legend_handles_labels()[1] else None
             if x > largest:
-                said = f"{x:.3g} →"
-                axis.text(largest, y, said, color=COLOURS[k], ha="right", va="center", fontsize=7)
+                text = f"{x:.3g} →"
+                axis.text(largest, y, text, color=COLOURS[k], ha="right", va="center", fontsize=7)
                 x, low, high = np.nan, np.nan, np.nan
-            low = max(low, 0.3 * x)  # a logarithmic axis has no place for what is not positive
+            low = max(low, 0.3 * x)  # a logarithmic axis shows positive values only
             axis.plot([low, high], [y, y], color=COLOURS[k], linewidth=1.0)
             axis.plot(x, y, "o", color=COLOURS[k], markersize=4, linestyle="none", label=label)

@@ -1,7 +1,7 @@
-"""What the paper claims of its two text experiments, and what the result files say about it.
+"""The paper's claims about its two text experiments, each judged from result files.
 
-Models, data, learning rates and rounds are others than the paper's, so that its claims are not
-tested as published: the verdict says so, the reason what was seen, `played` what is other.
+Models, data, learning rates and rounds differ from the paper's, so its claims are not tested as
+published. The verdict says so, the reason says what was seen, and `settings` lists what differs.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,27 +12,27 @@ import numpy as np
 
 from kvib.lab import tables
 from kvib.lab.seeds import mean, ranged, spread, total
-from kvib.lab.tables import AbsentError, Results
+from kvib.lab.tables import MissingResultsError, Results
 from paper.claim import BASELINES, NOT, PARTLY, REPRODUCED, UNTESTED, Claim, Finding, reproduce
 from paper.comparing import count, listed, over
 
 THEIRS = (*BASELINES, "FedAvg (self-normalised)")
 OURS = ("by size", "Forecast", "recommended")
-"""Those that the paper does not have: its simplest rival, and our own."""
+"""Samplers that the paper does not have: its simplest rival, and our own."""
 TAILS = (1, 2, 3)
 FASTER = 1.2
-"""Times as fast, to be more than the chance of one seed."""
+"""A sampler counts as faster from this factor on, since one seed may differ by chance."""
 LATE = 3
-"""Measurements at the end that are averaged: in a long tail the last one alone may be a spike."""
+"""Last measurements that are averaged: in a long tail the very last one may be a spike."""
 
 
 def compared(path: Path) -> Results:
-    """What the claims are about; our own samplers may be missing."""
+    """Results of the samplers in the claims; our own samplers may be missing."""
     return tables.load(path).of(*THEIRS, "K-Vib").paired()
 
 
 def ends(results: Results, labels: Sequence[str]) -> dict[str, np.ndarray]:
-    """Training loss when it was last measured, [seeds]; infinite for a run that ended early."""
+    """The last measured training loss, [seeds]; infinite for a run that ended early."""
     last = int(results.measured("train_loss")[-1])
     return {label: total(results, label, "train_loss", since=last) for label in labels}
 
@@ -44,7 +44,7 @@ def late(results: Results, labels: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def at_chance(given: Sequence[Results]) -> dict[int, str]:
-    """The tails with which uniform does not end below where it began, and on which seeds."""
+    """The tails in which uniform does not end below its first loss, and on how many seeds."""
     found = {}
     for tail, results in zip(TAILS, given, strict=True):
         first = results.where(round=int(results.measured("train_loss")[0]))
@@ -56,19 +56,19 @@ def at_chance(given: Sequence[Results]) -> dict[int, str]:
 
 
 def conditions(given: Sequence[Results]) -> str:
-    """Under which last losses are compared: learning rate, seeds, who learned nothing."""
+    """The conditions of a comparison: learning rate, seeds, runs that learned nothing."""
     rates = sorted({r for results in given for r in results.experiment["local"]["learning_rates"]})
-    told = (
+    text = (
         f"one learning rate for all, {', '.join(f'{rate:g}' for rate in rates)}, uniform's best "
         f"with σ = 2; {seeds_of(given)}"
     )
     for tail, seeds in at_chance(given).items():
-        told += f"; with σ = {tail} uniform stays at chance{seeds}, no lower than it began"
-    return told
+        text += f"; with σ = {tail} uniform stays at chance{seeds}, no lower than it began"
+    return text
 
 
 def seeds_of(given: Sequence[Results]) -> str:
-    """How many seeds there are of the tails."""
+    """The number of seeds for each tail."""
     many = [len(late(results, ["uniform"])["uniform"]) for results in given]
     if len(set(many)) == 1:
         return count({"": late(given[0], ["uniform"])["uniform"]})
@@ -80,8 +80,10 @@ def seeds_of(given: Sequence[Results]) -> str:
 def reached(
     results: Results, label: str, targets: np.ndarray, column: str = "train_loss"
 ) -> np.ndarray:
-    """Rounds until a loss, straight between measurements, is at the target of each seed, [seeds];
-    infinite where it never is."""
+    """Rounds until a loss is at the target of each seed, [seeds]; infinite if it never is.
+
+    The loss is interpolated linearly between measurements.
+    """
     rows = results.where(label=label).table.drop_nulls(column).sort("seed", "round")
     found = []
     for target, (_, run) in zip(targets, rows.group_by("seed", maintain_order=True), strict=True):
@@ -92,33 +94,33 @@ def reached(
             continue
         at = int(below[0])
         if at == 0:
-            raise AbsentError("the target is where training begins: nobody learned")
+            raise MissingResultsError("the target is where training begins: nobody learned")
         found.append(np.interp(-target, -losses[at - 1 : at + 1], rounds[at - 1 : at + 1]))
     return np.array(found)
 
 
 def judged(faster: np.ndarray) -> str:
-    """Whether it is about twice as fast, a little faster, or not."""
+    """The verdict on a factor: about twice as fast, a little faster, or not faster."""
     return REPRODUCED if faster.mean() >= 1.8 else PARTLY if faster.mean() >= FASTER else NOT
 
 
 def sooner(first: np.ndarray, T: float) -> str:
-    """When K-Vib was where the others end."""
+    """The round in which K-Vib has the last loss of the others, in words."""
     if not np.isfinite(first).all():
         return f"K-Vib gets there with {np.isfinite(first).sum()} of {len(first)} seeds"
     return f"K-Vib is there after {spread(first, '.0f')}, {spread(T / first, '.2f')} times as fast"
 
 
 def lowest(losses: dict[str, np.ndarray]) -> str:
-    """Whose mean over seeds is the smallest."""
+    """The sampler whose mean loss over seeds is the smallest."""
     best = min(losses, key=lambda label: float(losses[label].mean()))
     if not np.isfinite(losses[best]).all():
-        raise AbsentError("none of the others finished")
+        raise MissingResultsError("none of the others finished")
     return best
 
 
 def twice(given: list[Results]) -> Finding:
-    """How much sooner K-Vib is where the best of the others ends."""
+    """Judge how much sooner K-Vib has the last loss of the best other sampler."""
     [results] = given
     theirs, ours = ends(results, THEIRS), ends(results, ["K-Vib"])
     best = lowest(theirs)
@@ -133,63 +135,66 @@ def twice(given: list[Results]) -> Finding:
 
 
 def sooner_than_all(given: list[Results]) -> Finding:
-    """When by size and our own are where the best of the paper's ends, σ = 1, 2, 3."""
-    told, faster = [], []
+    """Judge when by size and our own samplers have the last loss of the paper's best sampler."""
+    measured, faster = [], []
     for tail, results in zip(TAILS, given, strict=True):
         T = int(results.measured("train_loss")[-1])
         theirs = ends(results, (*THEIRS, "K-Vib"))
         best = lowest(theirs)
         first = {label: reached(results, label, theirs[best]) for label in OURS}
-        told.append(f"σ = {tail}, {best} after {T}: {listed(first, '.0f')}")
+        measured.append(f"σ = {tail}, {best} after {T}: {listed(first, '.0f')}")
         if all(T / rounds.mean() >= FASTER for rounds in first.values()):
             faster.append(str(tail))
     return Finding(
-        f"rounds until they are where the best of the others ends, {'; '.join(told)}",
+        f"rounds to the last loss of the best of the others, {'; '.join(measured)}",
         f"faster with σ = {', '.join(faster)}" if faster else "not faster",
-        f"faster: all three by a factor of {FASTER:g}; rounds are interpolated, measured "
-        f"every {given[0].experiment['train_loss_every']}; one learning rate for all, uniform's "
-        f"best with σ = 2; {seeds_of(given)}; they draw larger clients, so that a round takes "
-        "longer",
+        f"faster means that all three are faster by a factor of {FASTER:g}. Rounds are "
+        f"interpolated between measurements every {given[0].experiment['train_loss_every']}; one "
+        f"learning rate for all, uniform's best with σ = 2; {seeds_of(given)}. All three draw "
+        "larger clients, so a round takes longer",
     )
 
 
 def marginal(given: list[Results]) -> Finding:
-    """Whether the paper's baselines end below uniform."""
-    told, better = [], []
+    """Judge whether the paper's baselines end below uniform."""
+    measured, better = [], []
     for results in given:
         all_ends = late(results, BASELINES)
         ratios = {label: over(all_ends[label], all_ends["uniform"]) for label in BASELINES[1:]}
-        told.append(f"{results.experiment['name']}: {listed(ratios, '.2f', 'finished')}")
+        measured.append(f"{results.experiment['name']}: {listed(ratios, '.2f', 'finished')}")
         better += [float(ratio.mean()) < 0.9 for ratio in ratios.values()]
     return Finding(
-        f"mean of the last {LATE} training losses over uniform's, {'; '.join(told)}",
+        f"mean of the last {LATE} training losses over uniform's, {'; '.join(measured)}",
         NOT if all(better) else PARTLY if any(better) else REPRODUCED,
         conditions(given),
     )
 
 
 def grows(given: list[Results]) -> Finding:
-    """K-Vib's last training losses over uniform's, σ = 1, 2, 3. Where uniform learned nothing a
-    ratio tells of its learning rate, not of differences between clients: partly at most."""
+    """Judge K-Vib's last training losses over uniform's, σ = 1, 2, 3.
+
+    The verdict is `PARTLY` at most where uniform learned nothing: the ratio then shows its learning
+    rate, not differences between clients.
+    """
     ratios = []
     for results in given:
         last = late(results, ("K-Vib", "uniform"))
         ratios.append(over(last["K-Vib"], last["uniform"]))
     first, second, third = (float(ratio.mean()) for ratio in ratios)
-    told = "; ".join(
+    measured = "; ".join(
         f"σ = {tail}: {ranged(ratio)}" for tail, ratio in zip(TAILS, ratios, strict=True)
     )
     better = third < 0.9
     falls = first > second > third and not at_chance(given)
     return Finding(
-        f"mean of the last {LATE} training losses over uniform's: {told}",
+        f"mean of the last {LATE} training losses over uniform's: {measured}",
         REPRODUCED if better and falls else PARTLY if better else NOT,
         conditions(given),
     )
 
 
 def own_rates(given: list[Results]) -> Finding:
-    """When K-Vib at its best learning rate is where uniform ends at its own."""
+    """Judge when K-Vib has uniform's last loss, each at its own best learning rate."""
     [results] = given
     last = int(results.measured("loss")[-1])
     labels = ("uniform", "K-Vib")
@@ -197,13 +202,13 @@ def own_rates(given: list[Results]) -> Finding:
     best = {label: min(known[label], key=lambda r: known[label][r].mean()) for label in labels}
     target = known["uniform"][best["uniform"]]
     first = reached(results.where(learning_rate=best["K-Vib"]), "K-Vib", target, "loss")
-    told = []
+    measured = []
     for label in labels:
         each = (spread(losses, ".3f", "finished") for losses in known[label].values())
-        told.append(f"{label} {', '.join(each)}")
+        measured.append(f"{label} {', '.join(each)}")
     rates = ", ".join(f"{rate:g}" for rate in known["uniform"])
     return Finding(
-        f"test loss after {last} rounds with η = {rates}: {'; '.join(told)} "
+        f"test loss after {last} rounds with η = {rates}: {'; '.join(measured)} "
         f"({count(known['uniform'])})",
         judged(last / first),
         f"uniform is best with η = {best['uniform']:g}; with η = {best['K-Vib']:g} "
@@ -221,7 +226,7 @@ def by_rate(results: Results, label: str, last: int) -> dict[float, np.ndarray]:
 
 @dataclass(frozen=True)
 class Task:
-    """A text experiment: its name here, the paper's corpus, model and data here and there."""
+    """A text experiment: its name, the paper's corpus, and model and data here and in the paper."""
 
     name: str
     corpus: str
@@ -229,32 +234,32 @@ class Task:
     samples: str
     published: str
     where: str
-    """In the paper, and what stands in for its corpus."""
+    """The place in the paper, and the corpus that stands in for the paper's."""
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """One experiment for every tail."""
+        """The experiments, one for every tail."""
         return tuple(f"text-{self.name}-{tail}" for tail in TAILS)
 
-    def played(self, results: Results) -> str:
-        """How it was played here, and how it was published."""
+    def settings(self, results: Results) -> str:
+        """The settings of our runs, and those that were published."""
         local, T = results.experiment["local"], int(results.measured("train_loss")[-1])
         rates = ", ".join(f"{rate:g}" for rate in local["learning_rates"])
         return (
-            f"{self.corpus} as played: {self.model}, {sum(results.about['sizes']):,} "
+            f"{self.corpus} as run here: {self.model}, {sum(results.about['sizes']):,} "
             f"{self.samples}, η = {rates}, batch {local['batch_size']}, {T} rounds. As published: "
             f"{self.published}, η = 1e-4, batch 16, 300 rounds"
         )
 
 
-def played(results: Path) -> list[str]:
-    """How every text experiment that has results was played, and how it was published."""
+def settings(results: Path) -> list[str]:
+    """The settings of every text experiment that has results, here and as published."""
     known = [task for task in TASKS if not tables.missing(task.needs, results)]
-    return [task.played(compared(results / task.needs[0])) for task in known]
+    return [task.settings(compared(results / task.needs[0])) for task in known]
 
 
 def seen(judge: Callable[[list[Results]], Finding]) -> Callable[[list[Results]], Finding]:
-    """The finding of a judge, as one of another experiment than the paper's."""
+    """A judge whose findings are about another experiment than the paper's."""
 
     def other(given: list[Results]) -> Finding:
         found = judge(given)
@@ -264,7 +269,7 @@ def seen(judge: Callable[[list[Results]], Finding]) -> Callable[[list[Results]],
 
 
 def of_task(task: Task) -> tuple[Claim, ...]:
-    """The same claims of both tasks."""
+    """The claims about one task."""
     needs, every = task.needs, reproduce(f"text-{task.name}", gpu=True)
     return (
         *(
@@ -272,15 +277,15 @@ def of_task(task: Task) -> tuple[Claim, ...]:
                   seen(twice), reproduce(need, gpu=True), compared)
             for tail, need in zip(TAILS, needs, strict=True)
         ),
-        Claim("(the same with σ = 2 where both have their own best learning rate, few rounds)",
+        Claim("(K-Vib twice as fast with σ = 2, both at their own best learning rate, few rounds)",
               f"{task.where}; not in the paper", (f"text-rates-{task.name}",),
               seen(own_rates),
               f"kvib run experiments/pilots/text-rates-{task.name}.toml --device cuda"),
-        Claim("(when by size and our own samplers are where the best of all of these ends)",
+        Claim("(when by size and our own samplers have the last loss of the best of all these)",
               f"{task.where}; not in the paper", needs, sooner_than_all, every),
-        Claim("baselines improve on uniform a little at most, some are worse", task.where, needs,
-              seen(marginal), every, compared),
-        Claim("K-Vib's gain goes with the differences between clients", task.where, needs,
+        Claim("baselines improve on uniform a little at most, and some are worse", task.where,
+              needs, seen(marginal), every, compared),
+        Claim("K-Vib's gain grows with the differences between clients", task.where, needs,
               seen(grows), every, compared),
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ class Errors(NamedTuple):
 def example_1(
     seed: int, clients: int = 100, dimensions: int = 1000, draws: int = 1000
 ) -> list[Errors]:
-    """Random vectors of very different lengths; how far is the estimate from their sum?"""
+    """The error of the estimated sum of random vectors with very different lengths."""
     rng = np.random.Generator(np.random.PCG64(seed))
     vectors = rng.normal(size=(clients, dimensions)) * rng.lognormal(0, 1, clients)[:, None]
     lengths = kvib.norms(list(vectors))
@@ -82,7 +82,7 @@ def example_2(budget: int = 2) -> tuple[Floats, list[RunOutcome]]:
 
 
 def figure_1(results: list[Errors]) -> Figure:
-    """Squared errors, draw by draw."""
+    """A plot of the squared errors, draw by draw."""
     figure = Figure(figsize=(9, 3.6))
     axes = figure.subplots(1, 2, sharey=True)
     for axis, (budget, rows) in zip(
@@ -103,7 +103,7 @@ def figure_1(results: list[Errors]) -> Figure:
 
 
 def figure_2(full: Floats, outcomes: list[RunOutcome]) -> Figure:
-    """Estimates on the plane."""
+    """A plot of the estimates in the plane."""
     figure = Figure(figsize=(5.6, 4.2))
     axis = figure.subplots()
     for name, rows in itertools.groupby(outcomes, key=lambda o: o.procedure):

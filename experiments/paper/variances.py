@@ -1,5 +1,7 @@
-"""What each way to draw would have left of noise in the same rounds: read what
-`experiments/procedures.py` writes."""
+"""The variance that each way to draw would have had in the same rounds.
+
+`experiments/procedures.py` writes the files that this module reads.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from kvib.lab import tables
-from kvib.lab.tables import AbsentError
+from kvib.lab.tables import MissingResultsError
 from kvib.types import FloatArray, IntArray
 from paper.origins import note
 
 DRAWS = ("pivotal", "neighbours", "balanced")
-"""Compared with independent draws; all with the same probabilities and the same updates."""
+"""Ways to draw that are compared with independent draws, at equal probabilities and updates."""
 MEMORY = ("difference", "difference, neighbours", "difference, balanced")
-"""The same of what a memory leaves to be sampled."""
+"""Ways to draw what a memory leaves to be sampled."""
 LEARNING = tuple(f"{way}, learning" for way in MEMORY)
 """The same ways, with a policy that learns from what the memory leaves (`--learning`)."""
 WAYS = (*DRAWS, *MEMORY, *LEARNING)
 EXACT = ("difference", "difference, learning")
-"""Those with a closed form; for the others it is a Monte Carlo."""
+"""Ways with a closed form; the variance of the others comes from a Monte Carlo."""
 
 
 @dataclass(frozen=True)
@@ -33,30 +35,30 @@ class Variances:
 
     @property
     def task(self) -> str:
-        """Its name."""
+        """The name of the task."""
         return str(self.about["options"]["task"])
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """Those that were measured."""
+        """The ways to draw that were measured."""
         return tuple(way for way in WAYS if way in self.values)
 
     def ratio(self, way: str) -> FloatArray:
-        """Variance over that of independent draws, in every measured round."""
+        """The variance over that of independent draws, in every measured round."""
         self._check(way)
         return self.values[way] / self.values["independent"]
 
     def _check(self, way: str) -> None:
         if way not in self.values:
-            raise AbsentError(
+            raise MissingResultsError(
                 f"the results of {self.task} hold no {way}; measure again, with --learning"
             )
 
     def window(self, way: str, rounds: int) -> FloatArray:
-        """The same ratio of sums over a number of measured rounds in a row."""
+        """The ratio of the sums of both variances over this many consecutive measured rounds."""
         self._check(way)
         if len(self.rounds) < rounds:
-            raise AbsentError(f"fewer than {rounds} rounds of {self.task} were measured")
+            raise MissingResultsError(f"fewer than {rounds} rounds of {self.task} were measured")
         ones = np.ones(rounds)
         own, plain = (
             np.convolve(self.values[name], ones, "valid") for name in (way, "independent")
@@ -64,15 +66,17 @@ class Variances:
         return np.asarray(own / plain)
 
     def between(self, first: int, last: int) -> "Variances":
-        """Only these rounds."""
+        """The measurements of the rounds from `first` to `last`."""
         at = (self.rounds >= first) & (self.rounds <= last)
         if not at.any():
-            raise AbsentError(f"no round of {self.task} between {first} and {last} was measured")
+            raise MissingResultsError(
+                f"no round of {self.task} between {first} and {last} was measured"
+            )
         values = {name: numbers[at] for name, numbers in self.values.items()}
         return Variances(self.rounds[at], values, self.about)
 
     def origin(self) -> str:
-        """Where they are from, in a line."""
+        """The origin of the measurements, in a line."""
         given, where = self.about["options"], self.about["environment"]
         line = (
             f"\n`experiments/procedures.py {given['task']}`: one run of the recommended "
@@ -85,11 +89,11 @@ class Variances:
 
 
 def load(path: Path) -> Variances:
-    """One file of results."""
+    """Read one file of results."""
     try:
         about = tables.load_about(path, "options", "environment", "rows")
-    except AbsentError as error:
-        raise AbsentError(
+    except MissingResultsError as error:
+        raise MissingResultsError(
             f"there are no results at {path}; make them with: python experiments/procedures.py "
             f"{path.name.removeprefix('procedures-')}"
         ) from error

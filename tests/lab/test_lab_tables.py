@@ -8,7 +8,7 @@ pytest.importorskip("matplotlib")
 
 from few_results import results  # noqa: E402
 from kvib.lab import plots, seeds  # noqa: E402
-from kvib.lab.tables import AbsentError, Results  # noqa: E402
+from kvib.lab.tables import MissingResultsError, Results  # noqa: E402
 
 SOME = results(
     [
@@ -34,9 +34,11 @@ def test_totals():
 
 
 def test_what_was_not_played_or_measured_has_no_total():
-    with pytest.raises(AbsentError, match="no rounds of nobody"):
+    with pytest.raises(MissingResultsError, match="no rounds of nobody"):
         seeds.total(SOME, "nobody", "loss")
-    with pytest.raises(AbsentError, match="the results of x hold no regret; set exact_every"):
+    with pytest.raises(
+        MissingResultsError, match="the results of x hold no regret; set exact_every"
+    ):
         seeds.total(SOME, "a", "regret")
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 from paper_results import drawn_otherwise, made, plausible  # noqa: E402
 
 from kvib.lab import tables  # noqa: E402
-from kvib.lab.tables import AbsentError, Results  # noqa: E402
+from kvib.lab.tables import MissingResultsError, Results  # noqa: E402
 from paper import beyond, goals, plots, variances  # noqa: E402
 from paper.goals import NOT_REACHED, ON_AVERAGE, REACHED  # noqa: E402
 
@@ -37,16 +37,16 @@ def test_ratios_of_variances(tmp_path):
     assert found.ratio("pivotal") == pytest.approx(np.full(40, 0.9))
     assert found.window("pivotal", 10) == pytest.approx(np.full(31, 0.9))
     assert found.between(5, 30).rounds.tolist() == list(range(5, 31))
-    with pytest.raises(AbsentError, match="no round of femnist-400 between 50 and 60"):
+    with pytest.raises(MissingResultsError, match="no round of femnist-400 between 50 and 60"):
         found.between(50, 60)
-    with pytest.raises(AbsentError, match="fewer than 41 rounds"):
+    with pytest.raises(MissingResultsError, match="fewer than 41 rounds"):
         found.window("pivotal", 41)
 
 
 def test_files_of_variances_that_cannot_be_read(tmp_path):
     path = tmp_path / "procedures-synthetic"
     with pytest.raises(
-        AbsentError, match=r"make them with: python experiments/procedures\.py synth"
+        MissingResultsError, match=r"make them with: python experiments/procedures\.py synth"
     ):
         variances.load(path)
     drawn_otherwise(tmp_path, "synthetic")
@@ -65,7 +65,7 @@ def test_less_noise(tmp_path):
     assert "800 Monte Carlo draws" in finding.reason
     assert goals.less_noise("balanced", 0.73)([found]).verdict == NOT_REACHED
     finding = goals.less_noise("difference", 0.9)([found])  # a closed form: nothing to doubt
-    assert (finding.measured, finding.reason) == ("0.800", "one run, 26 rounds of it; exact")
+    assert (finding.measured, finding.reason) == ("0.800", "26 rounds of one run; exact")
     assert "10% of the variance" in goals.little_to_save(found)  # 2 / 20
     assert "0.59" in goals.both_alone("balanced")(found)
 
@@ -77,7 +77,7 @@ def test_never_worse(tmp_path):
     assert in_ten([loaded(tmp_path)]).verdict == REACHED
     assert in_ten([loaded(tmp_path, difference=1.06)]).verdict == NOT_REACHED
     found = loaded(tmp_path)
-    with pytest.raises(AbsentError, match="every round"):
+    with pytest.raises(MissingResultsError, match="every round"):
         in_ten([variances.Variances(2 * found.rounds, found.values, {})])
 
 
@@ -87,11 +87,13 @@ def test_a_memory_that_only_watches_says_so(tmp_path):
     assert watched.ways == (*variances.DRAWS, *variances.MEMORY)
     for way in variances.LEARNING:
         for ask in (watched.ratio, lambda way: watched.window(way, 10)):
-            with pytest.raises(AbsentError, match=f"hold no {way}; measure again, with --learning"):
+            with pytest.raises(
+                MissingResultsError, match=f"hold no {way}; measure again, with --learning"
+            ):
                 ask(way)
     assert goals.never_worse([watched]).reason.endswith(goals.WATCHING)
     both = loaded(tmp_path)
-    assert goals.never_worse([both]).reason.endswith("but for “learning”")
+    assert goals.never_worse([both]).reason.endswith("except for “learning”")
     assert goals.less_noise("difference, balanced, learning", 0.5)([both]).verdict == REACHED
 
 
@@ -253,11 +255,13 @@ def test_the_table_of_what_was_played(tmp_path):
 def test_notes_in_result_files_are_told(tmp_path):
     """Once above the figures, for all that share one, and with every figure."""
     drawn_otherwise(tmp_path, "synthetic")
-    assert "Of procedures" not in beyond.page(tmp_path)
+    assert "Note on procedures" not in beyond.page(tmp_path)
     for task in ("femnist-400", "femnist-iid"):
         drawn_otherwise(tmp_path, task, more={"note": "The floor was another."})
     text = beyond.page(tmp_path)
-    assert "\nOf procedures-femnist-400, procedures-femnist-iid: The floor was another.\n" in text
+    assert (
+        "\nNote on procedures-femnist-400, procedures-femnist-iid: The floor was another.\n" in text
+    )
     assert text.count("\nNote: The floor was another.\n") == 2
 
 
@@ -269,10 +273,10 @@ def test_every_budget():
     found = Results(plausible(given), {"experiment": asdict(given), "sizes": [1] * 100})
     finding = goals.at_every_budget("regret", "K-Vib", "recommended")([found])
     assert finding.verdict == REACHED  # the first is the lowest, made so
-    assert re.match("K = 5: 0.77.* K = 20: .* K = 50: .* K = 100, everybody: ", finding.measured)
+    assert re.match("K = 5: 0.77.* K = 20: .* K = 50: .* K = 100, all clients: ", finding.measured)
     above = goals.at_every_budget("regret", "recommended", "K-Vib")([found])
     assert above.verdict == NOT_REACHED
-    with pytest.raises(AbsentError, match="every budget draws everybody"):
+    with pytest.raises(MissingResultsError, match="every budget draws everybody"):
         goals.at_every_budget("regret", "K-Vib", "Forecast")(
             [Results(found.table, {**found.about, "sizes": [1]})]
         )
@@ -292,6 +296,6 @@ def test_half_the_rounds_on_every_seed():
     finding = goals.half_the_rounds([found])
     assert "(seeds: 0.20, 0.67)" in finding.measured
     assert finding.verdict == ON_AVERAGE
-    assert "known every round" in finding.reason
+    assert "measured every round" in finding.reason
     assert goals.half_the_rounds([found.where(seed=0)]).verdict == REACHED
     assert goals.half_the_rounds([found.where(seed=1)]).verdict == NOT_REACHED

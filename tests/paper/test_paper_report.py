@@ -20,7 +20,7 @@ from paper_results import drawn_otherwise, made, plausible  # noqa: E402
 from few_results import results  # noqa: E402
 from kvib.lab import plots as lab_plots  # noqa: E402
 from kvib.lab import seeds, summary, tables  # noqa: E402
-from kvib.lab.tables import AbsentError, Results  # noqa: E402
+from kvib.lab.tables import MissingResultsError, Results  # noqa: E402
 from paper import (  # noqa: E402
     beyond,
     claims,
@@ -300,7 +300,7 @@ def test_our_own_samplers_against_the_best_of_the_papers(tmp_path):
     assert "σ = 3, uniform after 60: by size 30; Forecast 30; recommended 30" in seen.measured
 
 
-MARGINAL, GROWS = "improve on uniform a little", "K-Vib's gain goes with the differences"
+MARGINAL, GROWS = "improve on uniform a little", "K-Vib's gain grows with the differences"
 CONDITIONS = "one learning rate for all, 0.002, uniform's best with σ = 2; one seed"
 
 
@@ -645,7 +645,7 @@ def test_slopes():
     mean, exponent = claims.slope(results(below, columns), "a")
     assert mean[2] < 0
     assert np.isnan(exponent)  # there is no power of K to fit
-    with pytest.raises(AbsentError, match="fewer than two budgets"):
+    with pytest.raises(MissingResultsError, match="fewer than two budgets"):
         claims.slope(results([row for row in rows if row[1] == 5], columns), "a")
 
 

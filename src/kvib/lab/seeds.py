@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from kvib.lab.tables import EVERY, AbsentError, Results
+from kvib.lab.tables import EVERY, MissingResultsError, Results
 
 T_95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -18,7 +18,7 @@ def per_seed(results: Results, label: str, column: str, value: pl.Expr) -> np.nd
     results.check(column)
     rows = results.where(label=label)
     if rows.table.is_empty():
-        raise AbsentError(f"the results hold no rounds of {label}")
+        raise MissingResultsError(f"the results hold no rounds of {label}")
     rows.check_alike()
     return rows.table.group_by("seed").agg(value.alias("value")).sort("seed")["value"].to_numpy()
 

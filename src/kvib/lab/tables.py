@@ -22,7 +22,7 @@ EVERY = {
 """The settings of an experiment that decide whether these are measured."""
 
 
-class AbsentError(ValueError):
+class MissingResultsError(ValueError):
     """Results do not hold what was asked for."""
 
 
@@ -86,7 +86,7 @@ class Results:
                 setting = EVERY.get(column)
                 way_out = "run it again" if setting is None else f"set {setting} and run it again"
                 name = self.experiment["name"]
-                raise AbsentError(f"the results of {name} hold no {column}; {way_out}")
+                raise MissingResultsError(f"the results of {name} hold no {column}; {way_out}")
 
     def measured(self, column: str) -> "pl.Series":
         """The rounds in which a column was measured for any sampler, ascending."""
@@ -151,9 +151,9 @@ def load_about(path: Path, *keys: str) -> dict[str, Any]:
     return {"missing": [], **about}
 
 
-def absent(path: Path) -> AbsentError:
+def absent(path: Path) -> MissingResultsError:
     """What to say where no results are."""
-    return AbsentError(
+    return MissingResultsError(
         f"there are no results at {path}; make them with kvib run, or give another --results"
     )
 
