@@ -35,7 +35,7 @@ from kvib.journal.layout import (
     Drawn,
     Event,
     FileRow,
-    Round,
+    RoundRows,
     Tip,
     columns,
     row_seal,
@@ -82,8 +82,8 @@ class JournalFile:
     def _look(self) -> None:
         """See what the file is and how far it has come."""
         self._check_kind()
-        said = self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
-        self.about: dict[str, Any] = json.loads(said)
+        content = self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
+        self.about: dict[str, Any] = json.loads(content)
         if self.about.get("version", 1) != self.version:
             raise torn(self.path, f"it does not say that it is of version {self.version}")
         known = self.about.get("home", None if self._write else name_of(self.path))
@@ -251,8 +251,8 @@ class JournalFile:
         """
         with self.writing():
             if event is not None:
-                kind, said = event
-                self.put(kind, None, said, None)
+                kind, content = event
+                self.put(kind, None, content, None)
             for round, record in waiting.items():
                 data = encode(record)
                 self._db.execute(
@@ -289,8 +289,8 @@ class JournalFile:
         self.about |= about
 
     def _say(self, about: dict[str, Any]) -> None:
-        said = plain_json(about).encode()
-        self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (said, seal(said, "about")))
+        content = plain_json(about).encode()
+        self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (content, seal(content, "about")))
 
     def _store(self, group: str, arrays: Arrays) -> None:
         known = {hash for (hash,) in self._db.execute("SELECT hash FROM chunk")}
@@ -399,16 +399,16 @@ class JournalFile:
             row = self._db.execute(query, (round,)).fetchone()
         return None if row is None else decode(self._whole(row[0], row[1], f"cohort {round}"))
 
-    def rounds(self) -> list[Round]:
+    def rounds(self) -> list[RoundRows]:
         """The rows of all rounds, in order, none of them missing."""
         if self.version < VERSION:
             return earlier.rounds(self)
-        drawn, heard = self._rows(Drawn), {row.round: row for row in self._rows(Answered)}
+        drawn, answers = self._rows(Drawn), {row.round: row for row in self._rows(Answered)}
         if [row.round for row in drawn] != list(range(self.tip.rounds)):
             raise torn(self.path, f"one of {self.tip.rounds} rounds is missing")
-        if len(heard) != self.tip.heard:
-            raise torn(self.path, f"feedback to one of {self.tip.heard} rounds is missing")
-        return [(row, heard.get(row.round)) for row in drawn]
+        if len(answers) != self.tip.answered:
+            raise torn(self.path, f"feedback to one of {self.tip.answered} rounds is missing")
+        return [(row, answers.get(row.round)) for row in drawn]
 
     def _rows(self, kind: type[R]) -> list[R]:
         query = f"SELECT {columns(kind)} FROM {TABLES[kind]} ORDER BY round"
@@ -445,8 +445,8 @@ def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> N
             db.execute("PRAGMA journal_mode = WAL")
             for statement in (*SCHEMA, *ROUNDS):
                 db.execute(statement)
-            said, tip = plain_json(about | {"version": VERSION}).encode(), Tip()
-            db.execute("INSERT INTO about VALUES (1, ?, ?)", (said, seal(said, "about")))
+            content, tip = plain_json(about | {"version": VERSION}).encode(), Tip()
+            db.execute("INSERT INTO about VALUES (1, ?, ?)", (content, seal(content, "about")))
             db.execute("INSERT INTO tip VALUES (1, ?, ?, ?, ?)", (*tip, row_seal(tip)))
         with closing(JournalFile(new, write=True)) as file:
             file.snapshot(arrays, {})

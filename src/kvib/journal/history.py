@@ -159,22 +159,22 @@ class History:
             count = len(weights)  # of clients who have come by then
             waiting: deque[IntArray] = deque(maxlen=cool_down)
             known: int | None = None  # who waits is known from here on
-            for changes, drawn, heard in past.rounds():
+            for changes, drawn, answers in past.rounds():
                 record, round = drawn.record, drawn.round
                 assert round is not None
                 known = (round + cool_down if round else 0) if known is None else known
                 cohort = lengthened(record, weights, round=round, token=file.about["token"])
                 cohort = with_moments(cohort, PROCEDURES.get(procedure_of(file.about, round)))
-                norms = np.full(len(cohort), np.nan) if heard is None else heard.record["norms"]
+                norms = np.full(len(cohort), np.nan) if answers is None else answers.record["norms"]
                 count = max([count, *(int(one.ids.max(initial=-1)) + 1 for one in changes)])
                 absent = np.concatenate([_listed(record, "absent", count), *waiting])
                 yield Logged(
                     cohort=cohort,
                     norms=norms.astype(np.float64),
-                    answered=heard is not None,
+                    answered=answers is not None,
                     available=_drawn_among(record, count),
                     absent=np.unique(absent) if round >= known else None,
-                    order=(drawn.number, (heard or drawn).number),
+                    order=(drawn.number, (answers or drawn).number),
                     changes=changes,
                 )
                 waiting.append(cohort.ids)
@@ -194,11 +194,11 @@ class History:
         """Numbers of every round, also of those whose details are gone."""
         with closing(JournalFile(self.path)) as file, file.at_once():
             rounds = file.rounds()
-        drawn, heard = [row for row, _ in rounds], [row for _, row in rounds if row is not None]
+        drawn, answers = [row for row, _ in rounds], [row for _, row in rounds if row is not None]
         answered, variance = np.full((2, len(drawn)), np.nan)
-        at = [row.round for row in heard]
-        answered[at] = [row.answered for row in heard]
-        variance[at] = [row.variance for row in heard]  # None becomes NaN
+        at = [row.round for row in answers]
+        answered[at] = [row.answered for row in answers]
+        variance[at] = [row.variance for row in answers]  # None becomes NaN
         return Table(
             round=np.arange(len(drawn)),
             size=np.array([row.size for row in drawn], np.int64),

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvib.files import storage
 from kvib.journal.file import JournalFile
-from kvib.journal.layout import Event, Round
+from kvib.journal.layout import Event, RoundRows
 from kvib.journal.records import EventRecord
 from kvib.replay.logged import Change, Joined, Left, Reweighed
 from kvib.replay.members import Members
@@ -65,12 +65,12 @@ class Past:
         events = self._file.events(row.event for pair in kept for row in pair if row is not None)
         changes = self._changes()
         ahead = next(changes, None)
-        for drawn, heard in kept:
+        for drawn, answers in kept:
             happened = []
             while ahead is not None and ahead[0] < drawn.event:
                 happened.append(ahead[1])
                 ahead = next(changes, None)
-            yield tuple(happened), next(events), None if heard is None else next(events)
+            yield tuple(happened), next(events), None if answers is None else next(events)
 
     def _changes(self) -> Iterator[tuple[int, Change]]:
         """All changes that lead from the beginning to the last event, by their numbers."""
@@ -86,7 +86,7 @@ class Past:
         return removed
 
     @cached_property
-    def _rows(self) -> list[Round]:
+    def _rows(self) -> list[RoundRows]:
         return self._file.rounds()
 
     @cached_property
