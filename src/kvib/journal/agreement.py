@@ -132,7 +132,7 @@ def _meaning(given: Options) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An option as JSON: numbers as they are, policies by name and fields, arrays by their hash."""
+    """An option as JSON: numbers as they are, objects by name and fields, arrays by their hash."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Procedure):
