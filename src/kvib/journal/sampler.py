@@ -89,8 +89,8 @@ class Journalled(ReadableSampler):
                 None means all. An empty list gives an empty cohort.
             budget: The budget of this round instead of the sampler's, at most the number available.
             norms: ‖g‖ of all clients, for policies that must know them (Optimal, AOCS).
-            absent: Clients that cannot be drawn: a list or set of ids. It is short where rounds
-                shall be fast.
+            absent: Clients that cannot be drawn: a list or set of ids. A short list keeps rounds
+                fast.
         """
         given: EventRecord = {}
         if absent is not None:
