@@ -9,7 +9,6 @@ import numpy as np
 
 from kvib.types import FloatArray
 
-
 _HALVINGS = 40
 """Steps of a bisection, which leave 2⁻⁴⁰ of the first distance."""
 

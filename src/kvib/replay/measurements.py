@@ -255,10 +255,10 @@ class Measurements:
     def _of_the_log(self) -> Iterable[str]:
         """Warnings of what the log lacks."""
         shares = np.array([measure.represented for measure in self._measured])
-        represented = mean_over_rounds(shares, SURE)
-        if represented.high < 1 - ROUNDING:
+        share = mean_over_rounds(shares, SURE)
+        if share.high < 1 - ROUNDING:
             yield (
-                f"the log stands for {below_all(represented.value)} of the clients only: the others "
+                f"the log stands for {below_all(share.value)} of the clients only: the others "
                 "could not be drawn, or so rarely that they never were; what they would add is "
                 "missing"
             )

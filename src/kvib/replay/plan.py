@@ -17,7 +17,6 @@ from kvib.replay.rivals import Follower, Perfect, Rival
 from kvib.replay.terms import Log, Terms, covers
 from kvib.types import FloatArray
 
-
 _POINTS = 13
 """Budgets from the smallest to today's, and from today's to the largest."""
 _SMALLEST_PART = 16
@@ -34,8 +33,8 @@ class Curve(NamedTuple):
         >>> from kvib.replay import Curve
         >>> curve = Curve(value=np.array([4.0, 1.0]), low=np.array([3.0, 0.8]),
         ...               high=np.array([5.5, 1.4]))
-        >>> curve.value[1] < curve.low[0]                   # the second budget is clearly better
-        np.True_
+        >>> bool(curve.high[1] < curve.low[0])              # the second budget is clearly better
+        True
     """
 
     value: FloatArray
