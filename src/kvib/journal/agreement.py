@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvib.checks import checked_weights
-from kvib.journal.switches import Switch, last_change
+from kvib.journal.switches import Description, Switch, last_change
 from kvib.policies import Policy
 from kvib.procedures import Procedure
 from kvib.sampler.describing import describe_policy
@@ -21,7 +21,7 @@ from kvib.sampler.switching import Learned, Way
 SWITCHED = ("policy", "procedure")
 """Options that a running journal can change."""
 Options = Mapping[str, Any]
-"""Arguments by name."""
+"""Options of a sampler, by name."""
 
 
 def begun(given: Options, defaults: Options) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def begun(given: Options, defaults: Options) -> dict[str, Any]:
     }
 
 
-def switched(about: Options, way: Way, round: int, learned: Learned) -> dict[str, Any]:
+def switched(about: Description, way: Way, round: int, learned: Learned) -> dict[str, Any]:
     """The entries that change in a journal once another policy has taken over.
 
     Options that a function added stay listed as added, so that the same call of that function
@@ -71,7 +71,7 @@ def switched(about: Options, way: Way, round: int, learned: Learned) -> dict[str
     return entries
 
 
-def check(path: Path, about: Options, given: Options, defaults: Options) -> None:
+def check(path: Path, about: Description, given: Options, defaults: Options) -> None:
     """Refuse a call that does not agree with the call that began a journal.
 
     A call agrees if it means the same or is worded the same. Meaning and wording differ where a
@@ -103,7 +103,7 @@ def _same(then: Any, now: Any, value: Any) -> bool:
     return same and bool(then["name"] == now["name"])
 
 
-def _same_words(about: Options, name: str, now: Any, value: Any) -> bool:
+def _same_words(about: Description, name: str, now: Any, value: Any) -> bool:
     """Whether an option is worded now as it was in the call that began the journal."""
     words = _words(now, value)
     if "given" in about:
@@ -176,7 +176,7 @@ def _rank(name: str) -> int:
     return SWITCHED.index(name) if name in SWITCHED else len(SWITCHED)
 
 
-def _differs(path: Path, about: Options, name: str, then: Any, now: Any) -> ValueError:
+def _differs(path: Path, about: Description, name: str, then: Any, now: Any) -> ValueError:
     """The error for an option that differs from that of the journal."""
     arrays = isinstance(now, str) and name not in SWITCHED
     other = f"other {name}" if arrays else f"{name} {_shown(then)}, not {_shown(now)}"

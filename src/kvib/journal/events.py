@@ -42,7 +42,7 @@ def _draw(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
 
 def _update(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     """Learn from norms (`Sampler.update`)."""
-    cohort, norms = recorder.waiting(round), record["norms"].astype(np.float64)
+    cohort, norms = recorder.open_cohort(round), record["norms"].astype(np.float64)
     state = recorder.sampler.state
     state.rounds.check(cohort)
     state.learning.learn(cohort, norms)
@@ -51,7 +51,7 @@ def _update(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
 
 def _finish(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     """Learn from the norms and sketches of a round that `step` or `begin` ended."""
-    cohort, norms = recorder.waiting(round), record["norms"].astype(np.float64)
+    cohort, norms = recorder.open_cohort(round), record["norms"].astype(np.float64)
     sketches = record["sketches"].astype(np.float64)
     ended = Ended(cohort, norms, sketches, record["usual"], [])
     recorder.sampler.state.learning.finish(ended)
@@ -82,7 +82,7 @@ def _learned(
 
 def _give_up(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
     """Close a round without learning from it."""
-    cohort = recorder.waiting(round)
+    cohort = recorder.open_cohort(round)
     recorder.sampler.give_up(cohort)
     recorder.recent.pop(cohort.round, None)
     return Done(round)

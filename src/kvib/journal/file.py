@@ -171,6 +171,7 @@ class JournalFile:
         return row
 
     def _broken(self, name: str) -> ValueError:
+        """The error for a part of the file that does not match its seal."""
         return torn(self.path, f"{name} does not match its checksum")
 
     # Writing: `append`, `snapshot` and `say` are one transaction each, durable when they return.
@@ -196,6 +197,7 @@ class JournalFile:
             yield
 
     def _not_alone(self) -> BlockingIOError:
+        """The error for a file that another process writes too."""
         return BlockingIOError(
             f"{self.path} was written by another process; let only one have it open"
         )
@@ -259,7 +261,7 @@ class JournalFile:
     def snapshot(
         self,
         arrays: Mapping[str, Arrays],
-        waiting: Mapping[int, EventRecord],
+        open_cohorts: Mapping[int, EventRecord],
         event: tuple[str, EventRecord] | None = None,
         **about: Any,
     ) -> None:
@@ -267,7 +269,7 @@ class JournalFile:
 
         Args:
             arrays: Groups of arrays, by the name of the group.
-            waiting: Cohorts without feedback, by their rounds.
+            open_cohorts: Cohorts without feedback, by their rounds (table `waiting`).
             event: Kind and record of an event that is appended first. The snapshot contains its
                 effect, so that opening does not do it again.
             about: Entries of the description that change. With `removed=r`, details of the rounds
@@ -277,7 +279,7 @@ class JournalFile:
             if event is not None:
                 kind, event_record = event
                 self.put(kind, None, event_record, None)
-            for round, record in waiting.items():
+            for round, record in open_cohorts.items():
                 data = encode(record)
                 self._db.execute(
                     "REPLACE INTO waiting VALUES (?, ?, ?)",
@@ -295,7 +297,7 @@ class JournalFile:
         self.about = about
 
     def _remove(self, removed: int) -> None:
-        """Remove details of the rounds before this one, and cohorts that need not wait any more."""
+        """Remove details of the rounds before this one, and cohorts that are not open any more."""
         # Cohorts of rounds that closed since the last snapshot were needed to replay from there.
         self._db.execute(
             "DELETE FROM waiting WHERE round < ? OR round IN (SELECT round FROM heard) OR round IN "
@@ -420,7 +422,7 @@ class JournalFile:
         data = self._whole(payload, crc, f"event {number} {kind} {round}")
         return Event(number, kind, round, decode(data))
 
-    def waiting(self, round: int) -> EventRecord | None:
+    def open_cohort(self, round: int) -> EventRecord | None:
         """The exact cohort of a round that had no feedback by the last snapshot, as a record."""
         query = "SELECT cohort, crc FROM waiting WHERE round = ?"
         with self.reading():

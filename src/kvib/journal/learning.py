@@ -110,16 +110,20 @@ class Pupil:
         self._reweigh(self._ids(event), self._in_units(event))
 
     def _reweigh(self, ids: IntArray, weights: FloatArray) -> None:
+        """Give the policy new weights of known clients, in the population's units."""
         self.learner.reweigh(ids, weights, weights / self._weights[ids])
         self._weights[ids] = weights
 
     def _resize(self) -> None:
+        """Give the policy the number of clients in the population."""
         self._state.resize(self.learner, self._count - len(self._departed))
 
     def _ids(self, event: Event) -> IntArray:
+        """Ids of the clients that an event names."""
         return self._state.population.ids(event.record["keys"])
 
     def _in_units(self, event: Event) -> FloatArray:
+        """The weights of an event, in the population's units."""
         return self._state.population.in_units(positive_weights(event.record["weights"]))
 
 

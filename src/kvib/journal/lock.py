@@ -87,6 +87,7 @@ class _Database:
             raise
 
     def close(self) -> None:
+        """Release the lock."""
         self._db.close()
 
 

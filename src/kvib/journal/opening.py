@@ -93,6 +93,7 @@ def opened(
         snapshot_every: The number of rounds between snapshots, as for `journalled`.
         keep: The number of last rounds whose details are kept, as for `journalled`.
     """
+    # Check the options.
     given = dict(given)
     everything = {**defaults, **given}
     if everything.get("estimator") is not None:
@@ -104,6 +105,7 @@ def opened(
     _check_count("keep", keep)
     if given.get("keys") is not None:
         given["keys"] = listed(given["keys"])
+    # Check that the file can be begun or continued.
     home = Path(os.path.realpath(path))
     missing = {"policy", "weights", "budget"} - set(everything)
     if missing and not home.exists():
@@ -117,6 +119,7 @@ def opened(
         )
     if home.exists():
         JournalFile(home).close()  # a foreign file gets no lock beside it
+    # Begin the file if it is new, read the sampler from it, and let it write there.
     held = Lock(home)
     try:
         if not home.exists():

@@ -105,12 +105,12 @@ class Recorder:
         if round in self.recent:
             return self.recent[round]
         file = self.usable()
-        record = file.waiting(round)
+        record = file.open_cohort(round)
         if record is None and round >= file.about["removed"]:
             raise torn(file.path, f"the cohort of round {round} is missing")
         return None if record is None else cohorts.whole(record)
 
-    def waiting(self, round: int | None) -> Cohort:
+    def open_cohort(self, round: int | None) -> Cohort:
         """The cohort of a round without feedback; an error if it is missing."""
         cohort = None if round is None else self.cohort(round)
         if cohort is None:
@@ -193,7 +193,7 @@ class Recorder:
         if ids is not None and not np.array_equal(ids, event.record["ids"]):
             raise torn(path, f"{what} is of other clients")
 
-    def drawn_again(self, record: EventRecord, given: Conditions) -> Cohort:
+    def drawn_again(self, record: EventRecord, conditions: Conditions) -> Cohort:
         """The cohort of a recorded draw. A recorded cohort is a fact and does not change.
 
         Drawing it again gives its probabilities in full precision. Where the rule has changed
@@ -201,36 +201,39 @@ class Recorder:
 
         Args:
             record: The record of the draw.
-            given: The conditions that the draw was given.
+            conditions: The conditions that the draw was given.
         """
         state = self.sampler.state
         unknown = record["ids"][(record["ids"] < 0) | (record["ids"] >= len(self.sampler))]
         if len(unknown):
             raise ValueError(f"there is no client {unknown[0]}")
         fact = cohorts.lengthened(record, self._begun_weights, round=state.rounds.round)
+        # Draw by today's rule, in full precision.
         try:
-            draw = self._drawn_by_rule(record, given)
+            draw = self._drawn_by_rule(record, conditions)
         except (TypeError, ValueError):  # today's rule would not draw it at all
             self._note(fact)
-            draw = state.drawing.drawn(fact, fact.budget, fact.requested, given)
+            draw = state.drawing.drawn(fact, fact.budget, fact.requested, conditions)
             draw = draw._replace(excluded=None)
         state.check_in.close()
+        # Open the round with that draw if it agrees with the record, else with the record.
         same = cohorts.alike(draw.cohort, fact, cohorts.DRAWN)
         cohort = state.drawing.open(draw if same else draw._replace(cohort=fact))
         if same and cohorts.alike(cohort, fact, cohorts.CONDITIONS):
             return cohort
+        # Where the two differ, the recorded conditions hold too.
         self._note(fact)
         recorded = replace(cohort, **{name: getattr(fact, name) for name in cohorts.CONDITIONS})
         state.rounds.keep(recorded)
         return recorded
 
-    def _drawn_by_rule(self, record: EventRecord, given: Conditions) -> Draw:
+    def _drawn_by_rule(self, record: EventRecord, conditions: Conditions) -> Draw:
         """The draw that today's rule makes in a recorded round."""
         state = self.sampler.state
         if "checked in" in record:
             return state.check_in.gathered(record["checked in"])
         state.check_in.refuse("draw")
-        return state.drawing.draw(given)
+        return state.drawing.draw(conditions)
 
     def _note(self, fact: Cohort) -> None:
         """Remember the first round of the present policy that it would now draw differently."""
@@ -259,7 +262,7 @@ class Recorder:
         return self.spent >= max(REPLAY, self.snapshot_cost / SHARE)
 
     def snapshot(self, event: tuple[str, EventRecord] | None = None, **about: Any) -> None:
-        """Write the state of the sampler to the file.
+        """Write the state of the sampler to the file, and remove rounds that `keep` does not cover.
 
         Args:
             event: Kind and record of an event that is appended with it. The state contains its
@@ -271,8 +274,8 @@ class Recorder:
         if self.keep is not None and round - self.keep > removed:
             removed = round - self.keep
             arrays["removed"] = {"participation": self._participation_before(removed)}
-        waiting = {at: cohorts.exact(cohort) for at, cohort in self.recent.items()}
-        file.snapshot(arrays, waiting, event, removed=removed, **about)
+        open_cohorts = {at: cohorts.exact(cohort) for at, cohort in self.recent.items()}
+        file.snapshot(arrays, open_cohorts, event, removed=removed, **about)
         self.recent.clear()
         self.spent, self.snapshot_cost = 0.0, time.perf_counter() - started
 

@@ -29,6 +29,8 @@ def takes_terms(now: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        """The function with the check in front."""
+
         @wraps(function)
         def checked(*given: P.args, **named: P.kwargs) -> R:
             moved = [name for name in MOVED if name in named]
