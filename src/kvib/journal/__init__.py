@@ -1,4 +1,4 @@
-"""Every round durable, in one file that also answers questions."""
+"""Journals: samplers that live in a file, where every round is durable and can be read again."""
 
 from kvib.journal.history import About, History, Table, read
 from kvib.journal.layout import Upgrade

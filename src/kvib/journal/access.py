@@ -1,4 +1,4 @@
-"""Getting at the file of a journal, with errors that say the way out."""
+"""Connections to the file of a journal, with errors that name the way out."""
 
 import os
 import sqlite3
@@ -18,7 +18,9 @@ _SYSTEM = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }
-"""Errors of the machine, not of what the file says."""
+"""SQLite's codes for errors of the machine, not of the contents of the file."""
+_LARGEST_LOG = 2**26
+"""Bytes to which SQLite cuts its log once the log has been copied into the file."""
 
 
 def name_of(path: Path) -> str:
@@ -27,13 +29,15 @@ def name_of(path: Path) -> str:
 
 
 def has_other_names(path: Path) -> bool:
-    """Whether a file has hard links. SQLite's log goes by the name of the file, so rounds in it are
-    not seen under another name."""
+    """Whether a file has several names (hard links).
+
+    SQLite finds its log by the name of the file. Rounds in the log are not seen under another name.
+    """
     return path.stat().st_nlink > 1
 
 
 def other_name(path: Path) -> BlockingIOError:
-    """The file is written under another name."""
+    """The error for a file that is written under another name."""
     return BlockingIOError(
         f"{path} has another name (a hard link), under which it was opened before and may be open "
         "now; use that one, or a copy"
@@ -41,7 +45,7 @@ def other_name(path: Path) -> BlockingIOError:
 
 
 def connected(path: Path, write: bool) -> sqlite3.Connection:
-    """A connection that never makes a file, and changes one only if it is to."""
+    """A connection to an existing file, which it changes only with `write`."""
     address, wal = path.absolute().as_uri(), Path(f"{path}-wal")
     with suppress(FileNotFoundError):
         if broken(wal):
@@ -52,33 +56,35 @@ def connected(path: Path, write: bool) -> sqlite3.Connection:
         no_access = error_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
         if write or not no_access or (wal.exists() and wal.stat().st_size):
             raise trouble(path, error) from error
-    try:  # a folder where SQLite may not put its side files: then nobody writes there either
+    try:  # SQLite may not put its side files into this folder, so no process writes the file
         return _opened(f"{address}?immutable=1", write)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise trouble(path, error) from error
 
 
 def tidied(path: Path) -> None:
-    """Remove the empty side files that a reader has SQLite put beside a file nobody writes.
+    """Remove the empty side files that SQLite puts beside a file for a reader.
 
-    A connection for reading leaves them; the last one for writing takes them with it, and only the
-    last. A log that is not empty stays: it may be of a crash, and reading changes nothing.
+    A connection for reading leaves them. Only the last connection for writing removes them when it
+    closes, so one is opened and closed here. A log that is not empty stays: it may be left from a
+    crash, and reading changes nothing.
     """
     try:
         if not Path(f"{path}-wal").stat().st_size:
             _opened(f"{path.absolute().as_uri()}?mode=rw", write=False).close()
     except (OSError, sqlite3.Error):
-        return  # gone by now, or not ours to remove
+        return  # removed by now, or not ours to remove
 
 
 def _opened(address: str, write: bool) -> sqlite3.Connection:
+    """A connection to this address, tried out."""
     db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA cell_size_check = ON")
         db.execute("PRAGMA schema_version")
         if write:
             db.execute("PRAGMA synchronous = FULL")
-            db.execute(f"PRAGMA journal_size_limit = {2**26}")
+            db.execute(f"PRAGMA journal_size_limit = {_LARGEST_LOG}")
             db.execute("BEGIN IMMEDIATE")  # refused where the file is read-only
             db.execute("ROLLBACK")
     except BaseException:
@@ -88,9 +94,9 @@ def _opened(address: str, write: bool) -> sqlite3.Connection:
 
 
 def trouble(path: Path, error: Exception) -> Exception:
-    """An error of SQLite as one that says the way out."""
+    """An error of SQLite turned into one that names the way out."""
     if error_code(error) == sqlite3.SQLITE_IOERR and has_other_names(path):
-        return other_name(path)  # which is open in this process
+        return other_name(path)  # the file is open in this process under that name
     if isinstance(error, OSError) or error_code(error) in _SYSTEM:
         return OSError(
             f"{path} cannot be read or written ({error}): make the file and its folder accessible, "
@@ -100,16 +106,16 @@ def trouble(path: Path, error: Exception) -> Exception:
 
 
 class TornError(ValueError):
-    """A file that was damaged by something else than a crash."""
+    """Raised for a file that something else than a crash has damaged."""
 
 
 def torn(path: Path, why: str) -> TornError:
-    """The error that says what is wrong with a file."""
+    """The error for a damaged file, with the reason."""
     return TornError(
         f"{path} is not a whole kvib journal ({why}); nothing was changed: put back the last copy"
     )
 
 
 def error_code(error: Exception) -> int:
-    """What SQLite calls an error; 0 if it is not SQLite's."""
+    """SQLite's code of an error; 0 if the error is not SQLite's."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

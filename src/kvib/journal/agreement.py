@@ -1,4 +1,4 @@
-"""What a journal was begun with, and whether a later call says the same."""
+"""The options that a journal was begun with, and whether a later call agrees with them."""
 
 import inspect
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvib.checks import checked_weights
-from kvib.journal.switches import Switch, last_change
+from kvib.journal.switches import Description, Switch, last_change
 from kvib.policies import Policy
 from kvib.procedures import Procedure
 from kvib.sampler.describing import describe_policy
@@ -21,15 +21,18 @@ from kvib.sampler.switching import Learned, Way
 SWITCHED = ("policy", "procedure")
 """Options that a running journal can change."""
 Options = Mapping[str, Any]
-"""Arguments by name."""
+"""Options of a sampler, by name."""
 
 
 def begun(given: Options, defaults: Options) -> dict[str, Any]:
-    """What a journal says of the call that begins it.
+    """The entries by which a journal remembers the call that begins it.
+
+    "begun" holds the meaning of every option. "given" holds the options as the user worded them,
+    and "usual" those that the called function added.
 
     Args:
-        given: by the user.
-        usual: what the function that was called adds, today.
+        given: Options that the user gave.
+        defaults: Options that the called function adds at present.
     """
     everything = {**defaults, **given}
     meaning = _meaning(everything)
@@ -41,21 +44,22 @@ def begun(given: Options, defaults: Options) -> dict[str, Any]:
     }
 
 
-def switched(about: Options, way: Way, round: int, learned: Learned) -> dict[str, Any]:
-    """What a journal says of itself once another policy has taken over.
+def switched(about: Description, way: Way, round: int, learned: Learned) -> dict[str, Any]:
+    """The entries that change in a journal once another policy has taken over.
 
-    Options that a function added stay listed as such, so that the same call of it goes on.
+    Options that a function added stay listed as added, so that the same call of that function
+    still opens the journal.
 
     Args:
-        about: what it said before.
-        way: the new policy and procedure.
-        round: the first that is left to it.
-        learned: what it knows of the rounds before.
+        about: The entries of the file before the switch.
+        way: The new policy with its procedure and guard.
+        round: The first round that the new policy draws.
+        learned: The numbers of past rounds that taught the policy and that could not.
     """
     meaning = {name: _plain(value) for name, value in way._asdict().items()}
     names = repr(way.policy), way.procedure.name
     switch = Switch(round, about["policy"], about["procedure"], *names, *learned)
-    said = {
+    entries = {
         **dict(zip(SWITCHED, names, strict=True)),
         "own": describe_policy(way.policy) is None,
         "begun": about["begun"] | meaning,
@@ -63,36 +67,44 @@ def switched(about: Options, way: Way, round: int, learned: Learned) -> dict[str
     }
     if "given" in about:  # version 1 kept the meaning only
         words = {name: _words(meaning[name], value) for name, value in way._asdict().items()}
-        said["given"] = about["given"] | words
-    return said
+        entries["given"] = about["given"] | words
+    return entries
 
 
-def check(path: Path, about: Options, given: Options, defaults: Options) -> None:
-    """Refuse a call that does not agree with what a journal says of the one that began it.
+def check(path: Path, about: Description, given: Options, defaults: Options) -> None:
+    """Refuse a call that does not agree with the call that began a journal.
 
-    A call agrees if it means the same or is worded the same. The two differ where a default has
-    changed in between; the journal goes on with the values that it was begun with.
+    A call agrees if it means the same or is worded the same. Meaning and wording differ where a
+    default has changed in between. Then the journal goes on with the values that it was begun with.
+
+    Args:
+        path: The file, for the error message.
+        about: The entries of the file.
+        given: Options that the user gives now.
+        defaults: Options that the called function adds now.
     """
-    added = about.get("usual", defaults)  # version 1 did not keep them apart
+    added = about.get("usual", defaults)  # version 1 did not separate given and added options
     compared = {name: value for name, value in defaults.items() if name not in added} | dict(given)
     now = _meaning(compared)
-    unsaid = _meaning({})  # an option that is younger than the file
+    newer = _meaning({})  # defaults of options that the file is too old to have
     for name in sorted(compared, key=_rank):
         value = compared[name]
-        then = about["begun"].get(name, unsaid.get(name))
+        then = about["begun"].get(name, newer.get(name))
         if not (_same(then, now[name], value) or _same_words(about, name, now[name], value)):
             raise _differs(path, about, name, then, now[name])
 
 
 def _same(then: Any, now: Any, value: Any) -> bool:
+    """Whether an option means now what it meant then."""
     if not (_is_configuration(then) and _is_configuration(now)):
         return bool(then == now)
-    known = _defaults(value) | then["fields"]
-    same = all(field in known and known[field] == new for field, new in now["fields"].items())
+    before = _defaults(value) | then["fields"]
+    same = all(field in before and before[field] == new for field, new in now["fields"].items())
     return same and bool(then["name"] == now["name"])
 
 
-def _same_words(about: Options, name: str, now: Any, value: Any) -> bool:
+def _same_words(about: Description, name: str, now: Any, value: Any) -> bool:
+    """Whether an option is worded now as it was in the call that began the journal."""
     words = _words(now, value)
     if "given" in about:
         return bool({**about["usual"], **about["given"]}.get(name) == words)
@@ -103,24 +115,24 @@ def _same_words(about: Options, name: str, now: Any, value: Any) -> bool:
 
 
 def _meaning(given: Options) -> dict[str, Any]:
-    """What was given and what goes without saying, as JSON can say it."""
+    """The options that were given and the defaults of `Sampler`, as JSON can hold them."""
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(Sampler).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
-    said = defaults | dict(given)
-    if "weights" in said:
-        said["weights"] = checked_weights(said["weights"])
-    if said["keys"] is not None:  # 1 and "1" are two clients
-        said["keys"] = np.frombuffer(json.dumps(said["keys"]).encode(), np.uint8)
-    if said["procedure"] is None and "policy" in said:
-        said["procedure"] = said["policy"].procedure
-    return {name: _plain(value) for name, value in said.items()}
+    entries = defaults | dict(given)
+    if "weights" in entries:
+        entries["weights"] = checked_weights(entries["weights"])
+    if entries["keys"] is not None:  # 1 and "1" are two clients
+        entries["keys"] = np.frombuffer(json.dumps(entries["keys"]).encode(), np.uint8)
+    if entries["procedure"] is None and "policy" in entries:
+        entries["procedure"] = entries["policy"].procedure
+    return {name: _plain(value) for name, value in entries.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as they are, configurations by name and fields, arrays by their hash."""
+    """An option as JSON: numbers as they are, objects by name and fields, arrays by their hash."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Procedure):
@@ -134,7 +146,12 @@ def _plain(value: Any) -> Any:
 
 
 def _words(plain: Any, value: Any) -> Any:
-    """The same without the fields that have their default values."""
+    """An option as the user worded it: without the fields that have their default values.
+
+    Args:
+        plain: What `_plain` made of the option.
+        value: The option itself.
+    """
     if not _is_configuration(plain):
         return plain
     defaults = _defaults(value)
@@ -150,15 +167,17 @@ def _defaults(value: Any) -> dict[str, Any]:
 
 
 def _is_configuration(plain: Any) -> bool:
+    """Whether `_plain` made this of an object with fields, such as a policy or a guard."""
     return isinstance(plain, dict)
 
 
 def _rank(name: str) -> int:
-    """Other options may follow from the policy: it is compared first."""
+    """The place of an option in the comparison. The policy is first: others may follow from it."""
     return SWITCHED.index(name) if name in SWITCHED else len(SWITCHED)
 
 
-def _differs(path: Path, about: Options, name: str, then: Any, now: Any) -> ValueError:
+def _differs(path: Path, about: Description, name: str, then: Any, now: Any) -> ValueError:
+    """The error for an option that differs from that of the journal."""
     arrays = isinstance(now, str) and name not in SWITCHED
     other = f"other {name}" if arrays else f"{name} {_shown(then)}, not {_shown(now)}"
     what, way = f"was begun with {other}", ""
@@ -175,6 +194,7 @@ def _differs(path: Path, about: Options, name: str, then: Any, now: Any) -> Valu
 
 
 def _shown(plain: Any) -> str:
+    """An option as error messages write it."""
     if not _is_configuration(plain):
         return str(plain)
     parts = ", ".join(f"{name}={_shown(part)}" for name, part in plain["fields"].items())

@@ -1,4 +1,4 @@
-"""Cohorts as records: short in the log, exact while their feedback is still to come."""
+"""Cohorts as records of a file: short in the log of events, exact until their feedback comes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,27 +30,34 @@ FIELDS = {
 }
 """Entries of a record, and the fields of a cohort that they hold."""
 DRAWN = ("ids", "count", "expected", "weight", "most")
-"""What a draw gives."""
+"""Fields that a draw decides."""
 CONDITIONS = ("answer_probability", "availability", "budget", "requested", "guarantee")
-"""What a draw was made under."""
+"""Fields that hold the conditions of a draw."""
 
 
 def exact(cohort: Cohort) -> EventRecord:
-    """All of a cohort but its second moments."""
+    """A record of all fields of a cohort but its second moments."""
     return {entry: getattr(cohort, name) for entry, name in FIELDS.items()}
 
 
 def whole(record: EventRecord) -> Cohort:
-    """The cohort of which `exact` made this record."""
+    """The cohort that `exact` made this record of."""
     return Cohort(**{FIELDS[entry]: value for entry, value in record.items()})
 
 
 def short(cohort: Cohort, weights: FloatArray) -> EventRecord:
-    """About 10 bytes per client: nothing that is 1, or λ as it was at the beginning."""
+    """A record of about 10 bytes per client, in single precision.
+
+    It leaves out values that are 1, and λ where it is as it was at the beginning.
+
+    Args:
+        cohort: The cohort to write down.
+        weights: λ at the beginning.
+    """
     record: EventRecord = {"ids": cohort.ids, "expected": cohort.expected.astype(np.float32)}
     if (cohort.count != 1).any():
         record["count"] = cohort.count
-    if not np.array_equal(cohort.weight, _known(weights, cohort.ids)):
+    if not np.array_equal(cohort.weight, _at_the_beginning(weights, cohort.ids)):
         record["weight"] = cohort.weight.astype(np.float32)
     if cohort.most != 1:
         record["most"] = cohort.most
@@ -63,7 +70,13 @@ def short(cohort: Cohort, weights: FloatArray) -> EventRecord:
 
 
 def lengthened(record: EventRecord, weights: FloatArray, **about: Any) -> Cohort:
-    """The cohort that `short` shortened, to single precision."""
+    """The cohort that `short` shortened, in single precision.
+
+    Args:
+        record: What `short` returned.
+        weights: λ at the beginning.
+        about: Further fields of the cohort, such as its round.
+    """
     ids = record["ids"]
     return Cohort(
         ids=ids,
@@ -81,23 +94,24 @@ def lengthened(record: EventRecord, weights: FloatArray, **about: Any) -> Cohort
 
 
 def alike(a: Cohort, b: Cohort, names: Sequence[str]) -> bool:
-    """Whether two cohorts agree in these fields, as far as single precision tells."""
+    """Whether two cohorts agree in these fields, up to single precision."""
     return all(_close(getattr(a, name), getattr(b, name)) for name in names)
 
 
 def _close(a: Any, b: Any) -> bool:
+    """Whether two values of a field agree: integers and strings exactly, others to 1e-6."""
     if isinstance(a, str) or np.asarray(a).dtype.kind == "i":
         return np.array_equal(a, b)
     return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-6, atol=0)
 
 
 def digest(norms: NDArray[np.float32]) -> bytes:
-    """Eight bytes by which the same feedback is known."""
+    """Eight bytes by which identical feedback is recognised."""
     return blake2b(norms.astype("<f4").tobytes(), digest_size=8).digest()
 
 
 def with_moments(cohort: Cohort, procedure: Procedure | None) -> Cohort:
-    """With its second moments, if it was drawn by a procedure that draws clients independently."""
+    """The cohort with its second moments, if its procedure draws clients independently."""
     if procedure is None or not procedure.uncorrelated:
         return cohort
     assert procedure.pairs is not None
@@ -105,9 +119,9 @@ def with_moments(cohort: Cohort, procedure: Procedure | None) -> Cohort:
     return replace(cohort, pairs=partial(procedure.pairs, cohort.expected, here))
 
 
-def _known(weights: FloatArray, ids: IntArray) -> FloatArray:
-    """λ of the beginning; NaN for clients that came later."""
-    known = np.full(len(ids), np.nan)
-    there = ids < len(weights)
-    known[there] = weights[ids[there]]
-    return known
+def _at_the_beginning(weights: FloatArray, ids: IntArray) -> FloatArray:
+    """λ of these clients at the beginning, [m]; NaN for clients that joined later."""
+    values = np.full(len(ids), np.nan)
+    present = ids < len(weights)
+    values[present] = weights[ids[present]]
+    return values

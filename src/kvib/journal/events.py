@@ -1,4 +1,7 @@
-"""Everything that can happen to a sampler in a journal, done the first time and again."""
+"""The kinds of journal events: how each is done to a sampler, the first time and in a replay.
+
+Each function takes the recorder, the round (if it is known before) and the record of the call.
+"""
 
 import math
 from dataclasses import replace
@@ -17,7 +20,8 @@ from kvib.types import FloatArray
 
 
 def _draw(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
-    given = Conditions(
+    """Draw a cohort, or take the recorded one in a replay."""
+    conditions = Conditions(
         **{
             name.removeprefix("given "): value
             for name, value in record.items()
@@ -25,19 +29,20 @@ def _draw(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
         }
     )
     if "ids" in record:
-        cohort = recorder.drawn_again(record, given)
+        cohort = recorder.drawn_again(record, conditions)
     elif "checked in" in record:
         cohort = recorder.sampler.gather(record["checked in"])
     else:
-        cohort = recorder.sampler.draw(**given._asdict())
-    recorder.recent[cohort.round] = replace(cohort, pairs=None)  # they hold on to [N] numbers
+        cohort = recorder.sampler.draw(**conditions._asdict())
+    recorder.recent[cohort.round] = replace(cohort, pairs=None)  # pairs refer to [N] numbers
     total = float(cohort.coefficients.sum())
     row = Drawn(cohort.round, 0, len(cohort), float(cohort.budget), total)
     return Done(cohort.round, cohorts.short(cohort, recorder.begun_weights), row, cohort)
 
 
 def _update(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
-    cohort, norms = recorder.waiting(round), record["norms"].astype(np.float64)
+    """Learn from norms (`Sampler.update`)."""
+    cohort, norms = recorder.open_cohort(round), record["norms"].astype(np.float64)
     state = recorder.sampler.state
     state.rounds.check(cohort)
     state.learning.learn(cohort, norms)
@@ -45,7 +50,8 @@ def _update(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
 
 
 def _finish(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
-    cohort, norms = recorder.waiting(round), record["norms"].astype(np.float64)
+    """Learn from the norms and sketches of a round that `step` or `begin` ended."""
+    cohort, norms = recorder.open_cohort(round), record["norms"].astype(np.float64)
     sketches = record["sketches"].astype(np.float64)
     ended = Ended(cohort, norms, sketches, record["usual"], [])
     recorder.sampler.state.learning.finish(ended)
@@ -53,51 +59,69 @@ def _finish(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
 
 
 def _learned(
-    recorder: Recorder, cohort: Cohort, norms: FloatArray, seen: float | None = None
+    recorder: Recorder, cohort: Cohort, norms: FloatArray, measured: float | None = None
 ) -> Done:
-    """The round is over; its variance as `seen` in the updates, or as far as norms tell."""
+    """The row of a round that has ended.
+
+    Args:
+        recorder: The recorder.
+        cohort: The cohort of the round.
+        norms: Its norms, NaN where a client did not answer.
+        measured: The variance that was measured from the updates. None means that it is estimated
+            from the norms where they suffice.
+    """
     recorder.recent.pop(cohort.round, None)
-    variance, known = math.nan if seen is None else seen, recorder.with_moments(cohort)
-    if seen is None and known.pairs is not None:
-        variance = deviation(known, norms, None).value
+    variance = math.nan if measured is None else measured
+    with_pairs = recorder.with_moments(cohort)
+    if measured is None and with_pairs.pairs is not None:
+        variance = deviation(with_pairs, norms, None).value
     answered = int(np.count_nonzero(~np.isnan(norms)))
     digest = cohorts.digest(norms.astype(np.float32))
     return Done(cohort.round, row=Answered(cohort.round, 0, answered, storable(variance), digest))
 
 
 def _give_up(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
-    cohort = recorder.waiting(round)
+    """Close a round without learning from it."""
+    cohort = recorder.open_cohort(round)
     recorder.sampler.give_up(cohort)
     recorder.recent.pop(cohort.round, None)
     return Done(round)
 
 
 def _check_in(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
-    if recorder.sampler.round >= recorder.since:  # else another policy drew it: a fact
+    """Open a round of check-ins."""
+    # A round before the last switch was drawn by another policy and is taken as recorded.
+    if recorder.sampler.round >= recorder.since:
         recorder.sampler.state.check_in.open()
     return Done()
 
 
 def _join(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
+    """Let clients join, or return."""
     before = _before(recorder, record)
     ids = recorder.sampler.join(record["weights"], record.get("keys"), record.get("cost"))
     return Done(outcome={"ids": ids, **before}, result=ids)
 
 
 def _leave(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
+    """Let clients leave."""
     recorder.sampler.leave(record["keys"])
     return Done()
 
 
 def _reweigh(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
+    """Change the weights of clients."""
     before = _before(recorder, record)
     recorder.sampler.reweigh(record["keys"], record["weights"])
     return Done(outcome=before)
 
 
 def _before(recorder: Recorder, record: EventRecord) -> EventRecord:
-    """What clients weighed and cost before they come back or are weighed anew: a journal that has
-    forgotten its beginning goes back from a snapshot to what they were in its first round."""
+    """The weights and costs of known clients before they return or change their weights.
+
+    A journal whose first rounds were removed needs them: it goes back from a snapshot, change by
+    change, to the population of the first round that is left.
+    """
     recorder.keep_begun_weights()
     population, cost = recorder.sampler.state.population, recorder.sampler.state.prices.cost
     ids = population.found(record.get("keys", []))
@@ -109,8 +133,8 @@ def _before(recorder: Recorder, record: EventRecord) -> EventRecord:
     return before
 
 
-def _known(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
-    """Another kvib or another policy took over here; the snapshot with it knows."""
+def _in_snapshot(recorder: Recorder, round: int | None, record: EventRecord) -> Done:
+    """Do nothing: another kvib or policy took over, and the snapshot of that moment holds it."""
     return Done()
 
 
@@ -123,7 +147,7 @@ KINDS: dict[str, Doing] = {
     "leave": _leave,
     "reweigh": _reweigh,
     GIVE_UP: _give_up,
-    "upgrade": _known,
-    "switch": _known,
+    "upgrade": _in_snapshot,
+    "switch": _in_snapshot,
 }
-"""Everything that changes a sampler, and how it is done."""
+"""The function of each kind of event."""

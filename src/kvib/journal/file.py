@@ -1,4 +1,4 @@
-"""The file of a journal: SQLite in WAL mode, one writer, every event durable once appended."""
+"""The file of a journal: SQLite in WAL mode, with one writer. An appended event is durable."""
 
 import json
 import os
@@ -35,7 +35,7 @@ from kvib.journal.layout import (
     Drawn,
     Event,
     FileRow,
-    Round,
+    RoundRows,
     Tip,
     columns,
     row_seal,
@@ -46,8 +46,9 @@ from kvib.journal.records import EventRecord, decode, encode
 from kvib.types import Arrays
 
 CHUNK = 2**18
-"""Bytes; a snapshot writes those chunks of the state that changed since the last one."""
+"""Bytes of a chunk. A snapshot writes the chunks of the state that changed since the last one."""
 _HASH = 16
+"""Bytes of the hash of a chunk."""
 _TOGETHER = 256
 """Events that are read into memory together."""
 _EVENT = "SELECT number, kind, round, payload, crc FROM event"
@@ -57,11 +58,15 @@ S = TypeVar("S", Drawn, Answered, Tip)
 
 
 class JournalFile:
-    """Events with their numbers, the last snapshot, and the numbers of every round.
+    """The file of a journal: numbered events, the last snapshot, and a row of numbers per round.
 
-    All that is read is checked (CRC-32 of rows, hashes of chunks), and what should be there is
-    missed if it is not; a file that fails is a ValueError. Without `write` nothing of it is ever
-    changed. With it, a file of an earlier version becomes one of this version.
+    Everything that is read is checked: rows by their CRC-32, chunks by their hashes, and counts by
+    the tip, so that a missing row is noticed. A file that fails a check raises ValueError.
+
+    Args:
+        path: The file, which must exist.
+        write: Whether to open it for writing. Then a file of an earlier version becomes a file of
+            this version. Without it nothing in the file is ever changed.
     """
 
     def __init__(self, path: Path, write: bool = False) -> None:
@@ -80,14 +85,14 @@ class JournalFile:
             raise
 
     def _look(self) -> None:
-        """See what the file is and how far it has come."""
+        """Read the kind, the description and the tip of the file, and check them."""
         self._check_kind()
-        said = self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
-        self.about: dict[str, Any] = json.loads(said)
+        content = self._checked("SELECT said, crc FROM about WHERE only = 1", "about")
+        self.about: dict[str, Any] = json.loads(content)
         if self.about.get("version", 1) != self.version:
             raise torn(self.path, f"it does not say that it is of version {self.version}")
-        known = self.about.get("home", None if self._write else name_of(self.path))
-        if known != name_of(self.path) and has_other_names(self.path):
+        home = self.about.get("home", None if self._write else name_of(self.path))
+        if home != name_of(self.path) and has_other_names(self.path):
             raise other_name(self.path)
         self.tip = earlier.tip(self) if self.version < VERSION else self._tip()
         (last,) = self.one("SELECT max(number) FROM event")
@@ -97,6 +102,7 @@ class JournalFile:
             )
 
     def _tip(self) -> Tip:
+        """The counts of the file, as they are stored now."""
         (*tip, crc) = self.one(f"SELECT {columns(Tip)} FROM tip WHERE only = 1")
         return self._row(Tip(*tip), crc)
 
@@ -106,20 +112,21 @@ class JournalFile:
         return self.tip.last
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
         if not (self._write or held(self.path)):
             tidied(self.path)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Errors of SQLite as errors that say the way out."""
+        """Turn errors of SQLite into errors that name the way out."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise trouble(self.path, error) from error
 
     def _check_kind(self) -> None:
+        """Refuse a file that is not a journal, or one of a later version."""
         (kind,), (version,) = (
             self.one(f"PRAGMA {name}") for name in ("application_id", "user_version")
         )
@@ -135,38 +142,43 @@ class JournalFile:
         self.version: int = version
 
     def one(self, query: str, *values: Any) -> tuple[Any, ...]:
-        """The row that answers a query."""
+        """The one row that a query finds."""
         row = self._db.execute(query, values).fetchone()
         if row is None:
             raise torn(self.path, "a row is missing")
         return tuple(row)
 
     def all(self, query: str) -> list[tuple[Any, ...]]:
-        """All rows that answer a query."""
+        """All rows that a query finds."""
         with self.reading():
             return self._db.execute(query).fetchall()
 
     def _checked(self, query: str, name: str) -> bytes:
+        """The bytes that a query finds, checked by their seal."""
         data, crc = self.one(query)
         return self._whole(data, crc, name)
 
     def _whole(self, data: Any, crc: Any, name: str) -> bytes:
+        """Bytes that match their seal."""
         if not isinstance(data, bytes) or seal(data, name) != crc:
             raise self._broken(name)
         return data
 
     def _row(self, row: S, crc: Any) -> S:
+        """A row that matches its seal."""
         if row_seal(row) != crc:
             raise self._broken(f"a row of {TABLES[type(row)]}")
         return row
 
     def _broken(self, name: str) -> ValueError:
+        """The error for a part of the file that does not match its seal."""
         return torn(self.path, f"{name} does not match its checksum")
 
-    # Writing: every method is one transaction, durable when it returns.
+    # Writing: `append`, `snapshot` and `say` are one transaction each, durable when they return.
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        """A transaction, rolled back after an error."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -178,13 +190,14 @@ class JournalFile:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction, refused where another process wrote since the last one."""
+        """A transaction that is refused if another process wrote since the last one."""
         with self._transaction():
             if self._tip() != self.tip:
                 raise self._not_alone()
             yield
 
     def _not_alone(self) -> BlockingIOError:
+        """The error for a file that another process writes too."""
         return BlockingIOError(
             f"{self.path} was written by another process; let only one have it open"
         )
@@ -192,12 +205,19 @@ class JournalFile:
     def append(
         self, kind: str, round: int | None, record: EventRecord, row: FileRow | None
     ) -> None:
-        """The next event, and the row that it adds to its round."""
+        """Append an event and its row in a transaction of their own (see `put`)."""
         with self._transaction():
             self.put(kind, round, record, row)
 
     def put(self, kind: str, round: int | None, record: EventRecord, row: FileRow | None) -> None:
-        """The same, inside a transaction."""
+        """Append an event inside a transaction.
+
+        Args:
+            kind: The kind of the event.
+            round: The round that it belongs to, if any.
+            record: The arguments of the call and its outcome.
+            row: The row that it adds to its round, if any.
+        """
         before, self.tip = self.tip, self.tip.after(row)
         moved = self._db.execute(
             "UPDATE tip SET last = ?, rounds = ?, heard = ?, crc = ? WHERE only = 1 AND last = ?",
@@ -214,12 +234,13 @@ class JournalFile:
             self._insert(row._replace(event=number))
 
     def _insert(self, row: FileRow) -> None:
+        """Insert a row with its seal."""
         marks = ", ".join("?" * (len(row) + 1))
         table = TABLES[type(row)]
         self._db.execute(f"INSERT INTO {table} VALUES ({marks})", (*row, row_seal(row)))
 
     def _upgrade(self) -> None:
-        """Make this a file of this version, as a whole or not at all."""
+        """Turn a file of version 1 into one of this version, as a whole or not at all."""
         rounds = earlier.rounds(self)
         with self._transaction():
             for statement in (*ROUNDS, "DROP INDEX event_of_round", "DROP TABLE round"):
@@ -233,27 +254,32 @@ class JournalFile:
             self._say(self.about | {"version": VERSION})
             self._db.execute(f"PRAGMA user_version = {VERSION}")
         for name in (self.path, *(Path(f"{self.path}{end}") for end in ("-wal", "-shm", ".lock"))):
-            with suppress(OSError):  # gone, or another's
+            with suppress(OSError):  # it does not exist, or belongs to another user
                 name.chmod(OWNER_ONLY)
         self._look()
 
     def snapshot(
         self,
         arrays: Mapping[str, Arrays],
-        waiting: Mapping[int, EventRecord],
+        open_cohorts: Mapping[int, EventRecord],
         event: tuple[str, EventRecord] | None = None,
         **about: Any,
     ) -> None:
-        """The state after the last event, groups of arrays by name; only what changed is written.
+        """Write the state after the last event. Only chunks that changed are written.
 
-        With `removed=r`, details of the rounds before r are removed. With `event`, an event of this
-        kind and with this record comes first, so that it need never be done again.
+        Args:
+            arrays: Groups of arrays, by the name of the group.
+            open_cohorts: Cohorts without feedback, by their rounds (table `waiting`).
+            event: Kind and record of an event that is appended first. The snapshot contains its
+                effect, so that opening does not do it again.
+            about: Entries of the description that change. With `removed=r`, details of the rounds
+                before r are removed.
         """
         with self.writing():
             if event is not None:
-                kind, said = event
-                self.put(kind, None, said, None)
-            for round, record in waiting.items():
+                kind, event_record = event
+                self.put(kind, None, event_record, None)
+            for round, record in open_cohorts.items():
                 data = encode(record)
                 self._db.execute(
                     "REPLACE INTO waiting VALUES (?, ?, ?)",
@@ -271,8 +297,8 @@ class JournalFile:
         self.about = about
 
     def _remove(self, removed: int) -> None:
-        """Details of the rounds before this one, and cohorts that need not wait any more."""
-        # Rounds closed since the last snapshot were still needed to replay from there.
+        """Remove details of the rounds before this one, and cohorts that are not open any more."""
+        # Cohorts of rounds that closed since the last snapshot were needed to replay from there.
         self._db.execute(
             "DELETE FROM waiting WHERE round < ? OR round IN (SELECT round FROM heard) OR round IN "
             "(SELECT round FROM event WHERE number > ? AND kind = ?)",
@@ -283,16 +309,18 @@ class JournalFile:
             self._db.execute("DELETE FROM event WHERE number < ?", (first,))
 
     def say(self, **about: Any) -> None:
-        """Change what the file says of itself."""
+        """Change entries of the file's description."""
         with self.writing():
             self._say({**self.about, **about})
         self.about |= about
 
     def _say(self, about: dict[str, Any]) -> None:
-        said = plain_json(about).encode()
-        self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (said, seal(said, "about")))
+        """Replace the file's description inside a transaction."""
+        content = plain_json(about).encode()
+        self._db.execute("REPLACE INTO about VALUES (1, ?, ?)", (content, seal(content, "about")))
 
     def _store(self, group: str, arrays: Arrays) -> None:
+        """Replace a group of arrays. Chunks that the file has already are not written again."""
         known = {hash for (hash,) in self._db.execute("SELECT hash FROM chunk")}
         self._db.execute("DELETE FROM array WHERE name LIKE ?", (f"{group}/%",))
         for name, array in arrays.items():
@@ -312,7 +340,7 @@ class JournalFile:
             )
 
     def _drop_chunks(self) -> None:
-        """Those that no array consists of any more."""
+        """Remove the chunks that no array uses any more."""
         used = {
             chunks[start : start + _HASH]
             for (chunks,) in self._db.execute("SELECT chunks FROM array")
@@ -326,18 +354,18 @@ class JournalFile:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Several questions about one moment, whatever is written meanwhile."""
+        """A read transaction: all queries in it see the file at one moment."""
         with self.reading():
             self._db.execute("BEGIN")
             try:
-                self._look()  # it may have been tidied up since it was opened
+                self._look()  # old rounds may have been removed since the file was opened
                 yield
             finally:
-                if self._db.in_transaction:  # or SQLite has rolled back by itself
+                if self._db.in_transaction:  # SQLite may have rolled back by itself
                     self._db.execute("ROLLBACK")
 
     def arrays(self, group: str) -> Arrays:
-        """A group of arrays as of the last snapshot, by their names; empty if there is none."""
+        """A group of arrays in the last snapshot, by their names; empty if there is no group."""
         return {name: self.array(group, name) for name in self.about["arrays"].get(group, [])}
 
     def array(self, group: str, name: str) -> NDArray[Any]:
@@ -346,19 +374,20 @@ class JournalFile:
             return self._read(*self._described(group, name))
 
     def clients(self) -> int:
-        """How many clients there were at the last snapshot."""
+        """The number of clients at the last snapshot, departed ones included."""
         with self.reading():
             _, shape, _ = self._described("now", "weights")
         return shape[0]
 
     def _described(self, group: str, name: str) -> tuple[str, tuple[int, ...], bytes]:
-        """Type, shape and the hashes of the chunks of an array."""
+        """Type and shape of an array, and the hashes of its chunks."""
         query = "SELECT dtype, shape, chunks, crc FROM array WHERE name = ?"
         dtype, shape, chunks, crc = self.one(query, f"{group}/{name}")
         hashes = self._whole(chunks, crc, f"array {group}/{name} {dtype} {shape}")
         return dtype, tuple(json.loads(shape)), hashes
 
     def _read(self, dtype: str, shape: tuple[int, ...], chunks: bytes) -> NDArray[Any]:
+        """An array from its chunks, each checked by its hash."""
         array = np.empty(shape, dtype)
         data = array.reshape(-1).view(np.uint8)
         for k in range(len(chunks) // _HASH):
@@ -370,11 +399,11 @@ class JournalFile:
         return array
 
     def events_after(self, number: int) -> Iterator[Event]:
-        """All events since one."""
+        """All events after the one with this number."""
         return self.events(range(number + 1, self.last + 1))
 
     def events_since_snapshot(self, kinds: Collection[str]) -> list[Event]:
-        """Events of these kinds that the last snapshot does not know."""
+        """Events of these kinds after the last snapshot."""
         return [event for event in self.events_after(self.about["snapshot"]) if event.kind in kinds]
 
     def events(self, numbers: Iterable[int]) -> Iterator[Event]:
@@ -389,28 +418,30 @@ class JournalFile:
                 yield self._event(*found[number])
 
     def _event(self, number: int, kind: str, round: int | None, payload: Any, crc: Any) -> Event:
+        """An event from its row, checked by its seal."""
         data = self._whole(payload, crc, f"event {number} {kind} {round}")
         return Event(number, kind, round, decode(data))
 
-    def waiting(self, round: int) -> EventRecord | None:
-        """The cohort of a round that had not been heard of by the last snapshot."""
+    def open_cohort(self, round: int) -> EventRecord | None:
+        """The exact cohort of a round that had no feedback by the last snapshot, as a record."""
         query = "SELECT cohort, crc FROM waiting WHERE round = ?"
         with self.reading():
             row = self._db.execute(query, (round,)).fetchone()
         return None if row is None else decode(self._whole(row[0], row[1], f"cohort {round}"))
 
-    def rounds(self) -> list[Round]:
+    def rounds(self) -> list[RoundRows]:
         """The rows of all rounds, in order, none of them missing."""
         if self.version < VERSION:
             return earlier.rounds(self)
-        drawn, heard = self._rows(Drawn), {row.round: row for row in self._rows(Answered)}
+        drawn, answers = self._rows(Drawn), {row.round: row for row in self._rows(Answered)}
         if [row.round for row in drawn] != list(range(self.tip.rounds)):
             raise torn(self.path, f"one of {self.tip.rounds} rounds is missing")
-        if len(heard) != self.tip.heard:
-            raise torn(self.path, f"feedback to one of {self.tip.heard} rounds is missing")
-        return [(row, heard.get(row.round)) for row in drawn]
+        if len(answers) != self.tip.answered:
+            raise torn(self.path, f"feedback to one of {self.tip.answered} rounds is missing")
+        return [(row, answers.get(row.round)) for row in drawn]
 
     def _rows(self, kind: type[R]) -> list[R]:
+        """All rows of a kind, by round, each checked by its seal."""
         query = f"SELECT {columns(kind)} FROM {TABLES[kind]} ORDER BY round"
         with self.reading():
             return [self._row(kind(*row), crc) for *row, crc in self._db.execute(query)]
@@ -427,14 +458,20 @@ class JournalFile:
 
 
 def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> None:
-    """A new file with a first snapshot, there as a whole or not at all; call it under a `Lock`."""
+    """Create a file with a first snapshot, as a whole or not at all. Call it under a `Lock`.
+
+    Args:
+        path: The new file.
+        arrays: Groups of arrays of the first snapshot.
+        about: The description of the file.
+    """
     left = Path(f"{path}-wal")
     if left.exists() and left.stat().st_size:
         raise ValueError(
             f"{left} is left of a journal {path} that is gone; put that back or remove this, since "
             "SQLite would take it for part of the new one"
         )
-    new = Path(f"{path}.new")  # a fixed name: what a killed process left is not kept for ever
+    new = Path(f"{path}.new")  # a fixed name, so that leftovers of a killed process are replaced
     for name in (new, Path(f"{new}-wal"), Path(f"{new}-shm"), Path(f"{new}-journal")):
         name.unlink(missing_ok=True)
     try:
@@ -445,8 +482,8 @@ def create(path: Path, arrays: Mapping[str, Arrays], about: dict[str, Any]) -> N
             db.execute("PRAGMA journal_mode = WAL")
             for statement in (*SCHEMA, *ROUNDS):
                 db.execute(statement)
-            said, tip = plain_json(about | {"version": VERSION}).encode(), Tip()
-            db.execute("INSERT INTO about VALUES (1, ?, ?)", (said, seal(said, "about")))
+            content, tip = plain_json(about | {"version": VERSION}).encode(), Tip()
+            db.execute("INSERT INTO about VALUES (1, ?, ?)", (content, seal(content, "about")))
             db.execute("INSERT INTO tip VALUES (1, ?, ?, ?, ?)", (*tip, row_seal(tip)))
         with closing(JournalFile(new, write=True)) as file:
             file.snapshot(arrays, {})
@@ -465,4 +502,5 @@ def _batched(values: Iterable[int], size: int) -> Iterator[list[int]]:
 
 
 def _hash(piece: Any) -> bytes:
+    """The hash of a chunk."""
     return blake2b(piece, digest_size=_HASH).digest()

@@ -1,4 +1,4 @@
-"""The tables of a journal, and the seals by which every row that is read is checked."""
+"""The tables of a journal, and the seals that check every row when it is read."""
 
 import math
 from typing import Any, NamedTuple, Self
@@ -7,7 +7,9 @@ from zlib import crc32
 from kvib.journal.records import EventRecord
 
 APPLICATION = int.from_bytes(b"kvib", "big")
+"""SQLite's `application_id`, by which a file is recognised as a journal."""
 VERSION = 2
+"""The version of the tables that this kvib writes."""
 GIVE_UP = "give up"
 """The kind of events that close a round without a row in `heard`."""
 
@@ -19,7 +21,7 @@ SCHEMA = (
     "CREATE TABLE array (name TEXT PRIMARY KEY, dtype TEXT, shape TEXT, chunks BLOB, crc INTEGER)",
     "CREATE TABLE chunk (hash BLOB PRIMARY KEY, bytes BLOB)",
 )
-"""As in version 1, whose `event` also has an index by round."""
+"""Tables that version 1 has too. There `event` also has an index by round."""
 ROUNDS = (
     "CREATE TABLE drawn (round INTEGER PRIMARY KEY, "
     "event INTEGER, size INTEGER, budget REAL, coefficients REAL, crc INTEGER)",
@@ -28,65 +30,86 @@ ROUNDS = (
     "CREATE TABLE tip "
     "(only INTEGER PRIMARY KEY, last INTEGER, rounds INTEGER, heard INTEGER, crc INTEGER)",
 )
-"""New in version 2. Rows of `drawn` and `heard` are written once and stay, and `tip` counts them,
-so that a row that is gone is missed."""
+"""Tables that are new in version 2. Rows of `drawn` and `heard` are written once and stay. `tip`
+counts them, so that reading notices a missing row."""
 
 
 class Event(NamedTuple):
-    """Something that changed the sampler."""
+    """A journal event: one call that changed the sampler."""
 
     number: int
+    """Events are numbered from 1, without gaps."""
     kind: str
+    """The name of the call, a key of `events.KINDS`."""
     round: int | None
+    """The round that the event belongs to; None if it belongs to none."""
     record: EventRecord
+    """The arguments of the call and its outcome."""
 
 
 class Drawn(NamedTuple):
-    """A row of the draw of each round."""
+    """A row of table `drawn`: the numbers of one draw."""
 
     round: int
     event: int
     """The number of the event; 0 where it was removed before it could be written here."""
     size: int
+    """The number of clients in the cohort."""
     budget: float
     coefficients: float
+    """The sum of the cohort's coefficients."""
 
 
 class Answered(NamedTuple):
-    """A row of the feedback of each round that was answered."""
+    """A row of table `heard`: the numbers of the feedback to one round."""
 
     round: int
     event: int
+    """The number of the event; 0 where it was removed before it could be written here."""
     answered: int
+    """The number of clients that answered."""
     variance: float | None
+    """The estimated variance; None where it is not known."""
     norms: bytes
-    """A digest, by which a repeat is known."""
+    """A digest of the norms, by which an identical repeat is recognised."""
 
 
 FileRow = Drawn | Answered
-Round = tuple[Drawn, Answered | None]
-"""None where no feedback came (yet)."""
+"""A row that an event adds to its round."""
+RoundRows = tuple[Drawn, Answered | None]
+"""Both rows of a round; None where no feedback has arrived (yet)."""
 
 
 class Tip(NamedTuple):
-    """How far a journal has come."""
+    """The row of table `tip`: counts of what a journal holds."""
 
     last: int = 0
     """The number of the last event."""
     rounds: int = 0
-    heard: int = 0
+    """The number of rounds that were drawn."""
+    answered: int = 0
+    """The number of rounds with feedback. Its column is called `heard`."""
 
     def after(self, row: FileRow | None) -> Self:
-        """One event further, which wrote this row."""
+        """The counts after one more event, which wrote this row."""
         return self._replace(
             last=self.last + 1,
             rounds=self.rounds + isinstance(row, Drawn),
-            heard=self.heard + isinstance(row, Answered),
+            answered=self.answered + isinstance(row, Answered),
         )
 
 
 class Upgrade(NamedTuple):
-    """Another version of kvib, or of the user's policy, that went on with a journal."""
+    """A record that another version of kvib, or of the user's policy, went on with a journal.
+
+    It is written only where that version would have drawn or learned differently. The recorded
+    cohorts stay as they were drawn. `History.upgrades` lists these records.
+
+    Examples:
+        >>> from kvib.journal import Upgrade
+        >>> print(Upgrade(version="0.3.0", round=12, relearned=False))
+        kvib 0.3.0 took round 12 as drawn, in which it would draw others
+    """
 
     version: str
     """The version of kvib that took over."""
@@ -103,10 +126,16 @@ class Upgrade(NamedTuple):
 
 
 TABLES: dict[type[Any], str] = {Drawn: "drawn", Answered: "heard", Tip: "tip"}
+"""The table of each kind of row."""
+_COLUMNS = {(Tip, "answered"): "heard"}
+"""Columns whose name is not that of their field."""
 
 
 def seal(data: bytes, name: str) -> int:
-    """The checksum of some bytes in their place."""
+    """The checksum of some bytes and of the name of their place.
+
+    A row that is copied to another place does not match it.
+    """
     return crc32(data, crc32(name.encode()))
 
 
@@ -116,10 +145,11 @@ def row_seal(row: FileRow | Tip) -> int:
 
 
 def storable(number: float) -> float | None:
-    """As SQLite gives it back: it has no NaN."""
+    """A number as SQLite stores it: None for NaN, which SQLite does not have."""
     return None if math.isnan(number) else float(number)
 
 
 def columns(kind: type[Any]) -> str:
-    """The columns of a kind of rows, the seal last."""
-    return ", ".join((*kind._fields, "crc"))
+    """The columns of a kind of rows for a query, the seal last."""
+    names = (_COLUMNS.get((kind, field), field) for field in kind._fields)
+    return ", ".join((*names, "crc"))

@@ -1,4 +1,4 @@
-"""One writer of a journal at a time. The lock goes with the process that holds it."""
+"""The lock that lets one process at a time write a journal. It ends with that process."""
 
 import os
 import sqlite3
@@ -18,16 +18,22 @@ OWNER_ONLY = 0o600
 """Permissions of a journal and of the files beside it."""
 _FLOCK = "hhqqi0q"
 """C's struct flock: kind, whence, start, length, process."""
+_FIRST_BYTE, _BYTES = 2**30, 512
+"""The bytes that SQLite locks in its files."""
 
 
 class Lock:
-    """The right to write a journal: a lock on an empty file beside it, so that readers of the
-    journal itself are not kept out.
+    """The right to write a journal: a lock on an empty file beside it.
 
-    Linux has locks that belong to an open file. The usual ones (POSIX) belong to the process, and
-    are lost as soon as anything in it closes that file, be it after a look. Systems that have no
-    others get SQLite's. Both lock the same bytes and see each other, so that kvib of any version
-    keeps out any other.
+    The journal itself is not locked, so that others can read it.
+
+    Linux has locks that belong to an open file. POSIX locks belong to the process, and are lost as
+    soon as anything in the process closes the locked file, even after reading it only. Systems that
+    have only POSIX locks get SQLite's lock. Both kinds lock the same bytes and see each other, so
+    that every version of kvib keeps out every other one.
+
+    Args:
+        path: The journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +50,7 @@ class Lock:
             raise trouble(file, error) from error
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock, so that another process can write."""
         self._held.close()
 
 
@@ -54,8 +60,8 @@ class _OpenFile:
     def __init__(self, file: Path) -> None:
         fd = os.open(file, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
         self.close = weakref.finalize(self, os.close, fd)
-        """Let go; this also happens when the object is deleted. In a forked child it leaves the
-        lock with the parent, and with the parent alone."""
+        """Release the lock. This also happens when the object is deleted. In a forked child it
+        leaves the lock with the parent alone."""
         try:
             _lock(fd)
         except OSError:
@@ -68,7 +74,7 @@ class _Database:
     """A lock by an exclusive transaction on an empty database."""
 
     def __init__(self, file: Path) -> None:
-        self._db = sqlite3.connect(  # whichever thread stops the sampler lets go
+        self._db = sqlite3.connect(  # any thread may stop the sampler and release the lock
             file, timeout=0, isolation_level=None, check_same_thread=False
         )
         try:
@@ -81,14 +87,16 @@ class _Database:
             raise
 
     def close(self) -> None:
+        """Release the lock."""
         self._db.close()
 
 
 _INHERITED: weakref.WeakSet[_OpenFile] = weakref.WeakSet()
+"""Locks that a forked child would inherit."""
 
 
 def _let_go_in_child() -> None:
-    """A child that outlives its parent must not keep others out."""
+    """Release all locks in a forked child, which may outlive its parent."""
     for held in list(_INHERITED):
         held.close()
 
@@ -98,7 +106,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def held(path: Path) -> bool:
-    """Whether a process has the right to write a journal, as far as this system can say."""
+    """Whether some process holds the lock of a journal; False where the system cannot tell."""
     if not _belong_to_files():
         return False
     try:
@@ -106,7 +114,7 @@ def held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # another user's
+        return True  # the lock file belongs to another user
     try:
         return _locked_by_another(fd)
     finally:
@@ -134,10 +142,11 @@ def _lock(fd: int) -> None:
 
 
 def _locked_by_another(fd: int) -> bool:
+    """Whether another open file holds the lock."""
     kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _request()))
     return bool(kind != fcntl.F_UNLCK)
 
 
 def _request() -> bytes:
-    first, length = 2**30, 512
-    return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, length, 0)
+    """The request for an exclusive lock on the bytes that SQLite locks, as C's struct flock."""
+    return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE, _BYTES, 0)

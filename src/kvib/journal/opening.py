@@ -1,4 +1,4 @@
-"""A sampler from its file, begun there or continued."""
+"""Opening a journal: a sampler that begins in a new file, or goes on in an existing one."""
 
 import os
 from contextlib import closing
@@ -38,7 +38,25 @@ def journalled(
     keep: int | None = None,
     **options: Any,
 ) -> Journalled:
-    """A sampler that lives in a file: begun there, or continued where the last process stopped.
+    """Open a sampler that lives in a file, so that a crash of the process loses nothing.
+
+    A new file begins a sampler. An existing file continues its sampler where the last process
+    stopped. Then options need not be given again, and those that are given must agree with the
+    file. Every draw and every update is durable before its call returns.
+
+    Args:
+        path: The file of the journal. Its folder must exist.
+        policy: The policy, as for `Sampler`. To continue, it is needed only if it is your own.
+        weights: The weight λ of every client, as for `Sampler`. To continue, it is not needed.
+        budget: The budget per round, as for `Sampler`. To continue, it is not needed.
+        procedure: The procedure, as for `Sampler`. To continue, it is needed only if it is your
+            own.
+        snapshot_every: The number of rounds between snapshots of the state. By default a snapshot
+            is taken after one second of work, or after five times the time that the last snapshot
+            took if that is more.
+        keep: The number of last rounds whose details (ids, norms) are kept at least. By default all
+            rounds are kept.
+        options: Further options of `Sampler`, such as `seed` or `keys`.
 
     Examples:
         >>> import tempfile, kvib
@@ -48,20 +66,9 @@ def journalled(
         >>> cohort = sampler.draw()                     # durable; now the process may die
         >>> sampler.close()
         >>> sampler = kvib.journalled(path)
-        >>> [cohort] = sampler.outstanding()            # drawn, not heard of
+        >>> [cohort] = sampler.outstanding()            # drawn, without feedback yet
         >>> sampler.update(cohort, [0.5] * len(cohort))
         >>> sampler.close(); folder.cleanup()
-
-    Args:
-        path: of the file. One that exists is continued; what is given must agree with it then.
-        policy: as for `Sampler`; to continue, needed only if it is your own.
-        weights: likewise, not needed to continue.
-        budget: likewise.
-        procedure: likewise.
-        snapshot_every: rounds; by default after one second of work, or five times what the last
-            snapshot took if that is more.
-        keep: details of so many last rounds at least; by default of all.
-        options: as for `Sampler`.
     """
     given = {"policy": policy, "weights": weights, "budget": budget, "procedure": procedure}
     given = {name: value for name, value in given.items() if value is not None} | options
@@ -76,15 +83,17 @@ def opened(
     snapshot_every: int | None = None,
     keep: int | None = None,
 ) -> Journalled:
-    """As `journalled`, for functions that choose some of the options themselves.
+    """Open a journal for a function that chooses some of the options itself.
 
     Args:
-        path: of the file.
-        given: options that the user gave. A file that exists must agree with them.
-        usual: options that the function adds. A file that exists keeps those it was begun with.
-        snapshot_every: as for `journalled`.
-        keep: as for `journalled`.
+        path: The file of the journal.
+        given: Options that the user gave. An existing file must agree with them.
+        defaults: Options that the function adds. An existing file keeps those that it was begun
+            with.
+        snapshot_every: The number of rounds between snapshots, as for `journalled`.
+        keep: The number of last rounds whose details are kept, as for `journalled`.
     """
+    # Check the options.
     given = dict(given)
     everything = {**defaults, **given}
     if everything.get("estimator") is not None:
@@ -96,6 +105,7 @@ def opened(
     _check_count("keep", keep)
     if given.get("keys") is not None:
         given["keys"] = listed(given["keys"])
+    # Check that the file can be begun or continued.
     home = Path(os.path.realpath(path))
     missing = {"policy", "weights", "budget"} - set(everything)
     if missing and not home.exists():
@@ -109,6 +119,7 @@ def opened(
         )
     if home.exists():
         JournalFile(home).close()  # a foreign file gets no lock beside it
+    # Begin the file if it is new, read the sampler from it, and let it write there.
     held = Lock(home)
     try:
         if not home.exists():
@@ -125,6 +136,7 @@ def opened(
 def _begin(
     home: Path, given: Options, defaults: Options, every: int | None, keep: int | None
 ) -> None:
+    """Create the file of a new sampler."""
     sampler = Sampler(**{**defaults, **given})
     about = {
         **agreement.begun(given, defaults),
@@ -144,7 +156,7 @@ def _begin(
 
 
 def _continued(home: Path, given: Options, defaults: Options) -> Recorder:
-    """The sampler as of the last event; the file is only read."""
+    """The sampler after the last event of its file. The file is read and not changed."""
     with closing(JournalFile(home)) as file:
         own = file.about["own"]
         if own and "policy" not in given:
@@ -162,8 +174,11 @@ def _continued(home: Path, given: Options, defaults: Options) -> Recorder:
 def _snapshot(
     file: JournalFile, policy: Policy[Any] | None, given: Options
 ) -> tuple[Recorder, int]:
-    """The sampler as of the last snapshot, and the event that it was taken after; or as of the
-    beginning, where the policy cannot read its state of then and all rounds are still there."""
+    """The sampler at the last snapshot, and the number of the event before the snapshot.
+
+    Where the policy cannot read the state of the snapshot and all rounds are kept, it is the
+    sampler of the beginning, and 0: then all rounds are learned from again.
+    """
     arrays, weights = file.arrays("now"), file.array("begun", "weights")
     about = storage.about(arrays["header"], "sampler")
     procedure, relearns = given.get("procedure"), False
@@ -177,14 +192,21 @@ def _snapshot(
                 f"{file.path}: {error}. Rounds that it could be learned from again were removed"
             ) from error
         sampler, relearns = at_the_beginning(about, arrays, weights, policy, procedure), True
-    same = np.array_equal(weights, sampler.weights)  # then kept once
+    same = np.array_equal(weights, sampler.weights)  # then one array serves for both
     begun = sampler.weights if same else weights
     recorder = Recorder(sampler, file, begun, KINDS, relearns)
     return recorder, 0 if relearns else file.about["snapshot"]
 
 
 def _go_on(recorder: Recorder, held: Lock, home: Path, options: Options) -> None:
-    """Let a recorder that was read from its file write there."""
+    """Let a recorder that was read from a file write to it.
+
+    Args:
+        recorder: The recorder.
+        held: The lock on the file, which the recorder releases when it stops.
+        home: The file.
+        options: Entries of the file's description that this opening changes.
+    """
     file = JournalFile(home, write=True)
     try:
         changed = {name: value for name, value in options.items() if value is not None}
@@ -198,5 +220,6 @@ def _go_on(recorder: Recorder, held: Lock, home: Path, options: Options) -> None
 
 
 def _check_count(name: str, value: int | None) -> None:
+    """Refuse an option that is not a number of rounds."""
     if value is not None and (int(value) != value or value < 1):
         raise ValueError(f"{name}={value} is not a number of rounds; give 1 or more")

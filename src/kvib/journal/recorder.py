@@ -1,4 +1,4 @@
-"""A sampler and the file that knows everything that happened to it."""
+"""A sampler and its file: every event is done to the sampler and written to the file."""
 
 import os
 import sqlite3
@@ -27,39 +27,42 @@ from kvib.types import FloatArray
 from kvib.version import __version__
 
 REPLAY = 1.0
-"""Take a snapshot once replaying would cost this many seconds."""
+"""Seconds of work after which a snapshot is due, since opening would have to repeat them."""
 SHARE = 0.2
-"""Spend at most this share of the run time on snapshots."""
+"""The largest share of the sampler's time that snapshots take."""
 _LOG = getLogger("kvib.journal")
 
 
 class Done(NamedTuple):
-    """What an event did."""
+    """The effect of an event."""
 
     round: int | None = None
+    """The round that the event belongs to, if any."""
     outcome: Mapping[str, Any] = MappingProxyType({})
-    """Written beside what was given; doing the event again must give the same."""
+    """Entries that are recorded beside the arguments. A replay must give the same."""
     row: FileRow | None = None
-    """Numbers of its round."""
+    """The row that the event adds to its round, if any."""
     result: Any = None
+    """The value that the call returns."""
 
 
 Doing = Callable[["Recorder", int | None, EventRecord], Done]
-"""How a kind of event is done: with its round, if that is known before, and what was given."""
+"""A function that does a kind of event: from the recorder, the round (if it is known before) and
+the record of the arguments."""
 
 
 class Recorder:
-    """Does events to a sampler and writes them down, each durable before the call returns.
+    """Does events to a sampler and records them, each durable before the call returns.
 
-    If an event cannot be written the recorder stops, since the sampler would know more than its
-    file.
+    If an event cannot be written, the recorder stops: from then on the sampler would know more than
+    its file.
 
     Args:
-        sampler: as of the last snapshot.
-        file: the journal, open for reading; `write_to` opens it for writing.
+        sampler: The sampler at the last snapshot.
+        file: The journal, open for reading. `write_to` replaces it by one that is open for writing.
         weights: λ at the beginning.
-        kinds: how each kind of event is done.
-        relearns: whether all rounds are learned from once more.
+        kinds: The function of each kind of event.
+        relearns: Whether the policy learns from all rounds again.
     """
 
     def __init__(
@@ -73,12 +76,12 @@ class Recorder:
         self.sampler = sampler
         self.file = file
         self.recent: dict[int, Cohort] = {}
-        """Cohorts that were drawn since the last snapshot and have no feedback yet."""
+        """Cohorts without feedback that were drawn since the last snapshot, by their rounds."""
         self._kinds = kinds
         self._begun_weights = weights
         self._relearns = relearns
         self._changed: int | None = None
-        """The first round that came out differently when it was done again."""
+        """The first recorded round that today's rule would have drawn differently."""
         self.spent = 0.0
         """Seconds of work since the last snapshot."""
         self.snapshot_cost = 0.0
@@ -93,7 +96,7 @@ class Recorder:
         return self._begun_weights
 
     def keep_begun_weights(self) -> None:
-        """Keep them apart from the weights of today, which are about to change."""
+        """Copy λ of the beginning if it shares memory with the present weights, which change."""
         if np.may_share_memory(self._begun_weights, self.sampler.state.population.raw):
             self._begun_weights = self._begun_weights.copy()
 
@@ -102,13 +105,13 @@ class Recorder:
         if round in self.recent:
             return self.recent[round]
         file = self.usable()
-        record = file.waiting(round)
+        record = file.open_cohort(round)
         if record is None and round >= file.about["removed"]:
             raise torn(file.path, f"the cohort of round {round} is missing")
         return None if record is None else cohorts.whole(record)
 
-    def waiting(self, round: int | None) -> Cohort:
-        """The cohort of a round without feedback, which must be there."""
+    def open_cohort(self, round: int | None) -> Cohort:
+        """The cohort of a round without feedback; an error if it is missing."""
         cohort = None if round is None else self.cohort(round)
         if cohort is None:
             raise torn(self.usable().path, f"the cohort of round {round} is missing")
@@ -117,20 +120,23 @@ class Recorder:
     def with_moments(self, cohort: Cohort) -> Cohort:
         """A cohort with its second moments, if its procedure draws clients independently."""
         procedure = self.sampler.procedure
-        known = {**PROCEDURES, procedure.name: procedure}
+        by_name = {**PROCEDURES, procedure.name: procedure}
         name = switches.procedure_of(self.usable().about, cohort.round)
-        return cohorts.with_moments(cohort, known.get(name))
+        return cohorts.with_moments(cohort, by_name.get(name))
 
     # Events
 
     def do(self, kind: str, round: int | None, record: EventRecord, checked: bool = False) -> Any:
-        """Do something and write it down, or neither; stop where that cannot be told.
+        """Do an event to the sampler and append it to the file, or do neither.
+
+        After an error that may have left the two apart, the recorder stops.
 
         Args:
-            kind: of the event.
-            round: the round it belongs to, if known before.
-            record: what was given.
-            checked: whether that was checked, so that an error leaves a half-changed sampler.
+            kind: The kind of the event.
+            round: The round that it belongs to, if that is known before.
+            record: The arguments of the call.
+            checked: Whether the arguments were checked before. Then an error means that the sampler
+                is half changed.
         """
         with self.sampler.state.lock:
             file = self.usable()
@@ -144,7 +150,11 @@ class Recorder:
 
     @contextmanager
     def or_stop(self, harmless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Stop after an error, but for those that leave sampler and file as they were."""
+        """Stop after an error.
+
+        Args:
+            harmless: Kinds of errors that leave sampler and file as they were.
+        """
         try:
             yield
         except sqlite3.Error as error:
@@ -156,6 +166,7 @@ class Recorder:
             raise
 
     def _done(self, kind: str, round: int | None, record: EventRecord) -> Done:
+        """Do an event to the sampler, and count the seconds that it takes."""
         started = time.perf_counter()
         try:
             return self._kinds[kind](self, round, record)
@@ -163,7 +174,7 @@ class Recorder:
             self.spent += time.perf_counter() - started
 
     def replay(self, event: Event) -> None:
-        """Do again what a process did that is gone."""
+        """Do a recorded event again, which an earlier process did."""
         path, what = self.usable().path, f"event {event.number} ({event.kind})"
         if event.kind not in self._kinds:
             raise ValueError(f"{path} has {event.kind!r} events: install the kvib it is from")
@@ -182,49 +193,56 @@ class Recorder:
         if ids is not None and not np.array_equal(ids, event.record["ids"]):
             raise torn(path, f"{what} is of other clients")
 
-    def drawn_again(self, record: EventRecord, given: Conditions) -> Cohort:
-        """The cohort of a recorded draw, which is a fact.
+    def drawn_again(self, record: EventRecord, conditions: Conditions) -> Cohort:
+        """The cohort of a recorded draw. A recorded cohort is a fact and does not change.
 
-        To draw it again gives its probabilities in full precision. Where the rule has changed
+        Drawing it again gives its probabilities in full precision. Where the rule has changed
         since, the cohort is taken as it is recorded.
+
+        Args:
+            record: The record of the draw.
+            conditions: The conditions that the draw was given.
         """
         state = self.sampler.state
         unknown = record["ids"][(record["ids"] < 0) | (record["ids"] >= len(self.sampler))]
         if len(unknown):
             raise ValueError(f"there is no client {unknown[0]}")
         fact = cohorts.lengthened(record, self._begun_weights, round=state.rounds.round)
+        # Draw by today's rule, in full precision.
         try:
-            draw = self._drawn_by_rule(record, given)
+            draw = self._drawn_by_rule(record, conditions)
         except (TypeError, ValueError):  # today's rule would not draw it at all
             self._note(fact)
-            draw = state.drawing.drawn(fact, fact.budget, fact.requested, given)
+            draw = state.drawing.drawn(fact, fact.budget, fact.requested, conditions)
             draw = draw._replace(excluded=None)
         state.check_in.close()
+        # Open the round with that draw if it agrees with the record, else with the record.
         same = cohorts.alike(draw.cohort, fact, cohorts.DRAWN)
         cohort = state.drawing.open(draw if same else draw._replace(cohort=fact))
         if same and cohorts.alike(cohort, fact, cohorts.CONDITIONS):
             return cohort
+        # Where the two differ, the recorded conditions hold too.
         self._note(fact)
         recorded = replace(cohort, **{name: getattr(fact, name) for name in cohorts.CONDITIONS})
         state.rounds.keep(recorded)
         return recorded
 
-    def _drawn_by_rule(self, record: EventRecord, given: Conditions) -> Draw:
-        """What today's rule draws in a recorded round."""
+    def _drawn_by_rule(self, record: EventRecord, conditions: Conditions) -> Draw:
+        """The draw that today's rule makes in a recorded round."""
         state = self.sampler.state
         if "checked in" in record:
             return state.check_in.gathered(record["checked in"])
         state.check_in.refuse("draw")
-        return state.drawing.draw(given)
+        return state.drawing.draw(conditions)
 
     def _note(self, fact: Cohort) -> None:
-        """Remember the first recorded round of this policy that comes out differently today."""
+        """Remember the first round of the present policy that it would now draw differently."""
         if self._changed is None and fact.round >= self.since:
             self._changed = fact.round
 
     @property
     def since(self) -> int:
-        """The first round that was left to the policy of today."""
+        """The first round that the present policy draws."""
         return switches.since(self.usable().about)
 
     # Snapshots
@@ -236,25 +254,33 @@ class Recorder:
         return keep
 
     def _due(self) -> bool:
+        """Whether it is time for a snapshot."""
         about, last = self.usable().about, self.usable().last
         if about["snapshot_every"] is not None:
+            # A round has two events, its draw and its feedback.
             return bool(last - about["snapshot"] >= 2 * about["snapshot_every"])
         return self.spent >= max(REPLAY, self.snapshot_cost / SHARE)
 
     def snapshot(self, event: tuple[str, EventRecord] | None = None, **about: Any) -> None:
-        """Write down the sampler as it is; with `event`, that comes first and is known to it."""
+        """Write the state of the sampler to the file, and remove rounds that `keep` does not cover.
+
+        Args:
+            event: Kind and record of an event that is appended with it. The state contains its
+                effect already.
+            about: Entries of the file's description that change.
+        """
         started, file, round = time.perf_counter(), self.usable(), self.sampler.round
         arrays, removed = {"now": self.sampler.packed()}, file.about["removed"]
         if self.keep is not None and round - self.keep > removed:
             removed = round - self.keep
             arrays["removed"] = {"participation": self._participation_before(removed)}
-        waiting = {at: cohorts.exact(cohort) for at, cohort in self.recent.items()}
-        file.snapshot(arrays, waiting, event, removed=removed, **about)
+        open_cohorts = {at: cohorts.exact(cohort) for at, cohort in self.recent.items()}
+        file.snapshot(arrays, open_cohorts, event, removed=removed, **about)
         self.recent.clear()
         self.spent, self.snapshot_cost = 0.0, time.perf_counter() - started
 
     def _participation_before(self, end: int) -> NDArray[np.uint32]:
-        """How often each client was drawn in rounds whose details are about to be removed."""
+        """The number of draws of each client in the rounds before `end`, removed ones included."""
         file = self.usable()
         total = np.zeros(len(self.sampler), np.uint32)
         for earlier in file.arrays("removed").values():
@@ -267,19 +293,27 @@ class Recorder:
     # Opening and stopping
 
     def write_to(self, file: JournalFile, held: Lock) -> None:
-        """Go on in this file, under this lock; say first what comes out differently today."""
+        """Write to this file from now on, under this lock.
+
+        If the present kvib or policy draws or learns differently, that is recorded and logged
+        first.
+
+        Args:
+            file: The file, open for writing.
+            held: The lock on it.
+        """
         self.file, self._held = file, held
         if self._changed is None and not self._relearns:
             return
         upgrade = Upgrade(__version__, self._changed, self._relearns)
-        said = upgrade._asdict()
+        entry = upgrade._asdict()
         with file.reading():
-            self.snapshot(("upgrade", said), upgrades=[*file.about.get("upgrades", []), said])
+            self.snapshot(("upgrade", entry), upgrades=[*file.about.get("upgrades", []), entry])
         _LOG.warning("%s: %s", file.path, upgrade)
         self._changed, self._relearns = None, False
 
     def usable(self) -> JournalFile:
-        """The file, or an error where the recorder has stopped or is another process's."""
+        """The file; an error if the recorder has stopped or belongs to another process."""
         if self._stopped:
             raise OSError(self._refusal())
         if os.getpid() != self._process:
@@ -290,13 +324,18 @@ class Recorder:
         return self.file
 
     def _refusal(self) -> str:
+        """The message of a recorder that has stopped."""
         return (
             f"the sampler {self.file.path} has stopped, {self._stopped}. What it did before is "
             "safe; open it again: kvib.journalled(path)"
         )
 
     def stop(self, why: str) -> None:
-        """Let go of the file for good, for this reason."""
+        """Close the file and release its lock for good.
+
+        Args:
+            why: The reason, which later calls name in their error.
+        """
         if not self._stopped:
             self._stopped = why
             self.file.close()

@@ -1,4 +1,4 @@
-"""Named arrays and numbers as compact bytes: what an event of a journal carries."""
+"""The records of journal events as compact bytes."""
 
 import json
 import zlib
@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 EventRecord = dict[str, Any]
-"""Arrays, and what JSON can say."""
+"""Arrays and JSON values by name."""
 
 
 def encode(record: EventRecord) -> bytes:
-    """A line of JSON, then the arrays: integers (of 63 bits) as narrow as they fit, booleans as
-    bits."""
+    """A record as bytes: a line of JSON, then the arrays.
+
+    Integers (of 63 bits) become as narrow as they fit, and booleans become bits.
+    """
     plain, shapes, parts = {}, [], []
     for name, value in record.items():
         if isinstance(value, np.ndarray):
@@ -27,7 +29,7 @@ def encode(record: EventRecord) -> bytes:
 
 
 def decode(data: bytes) -> EventRecord:
-    """What `encode` encoded; integers come back as int64."""
+    """The record that `encode` made these bytes of. Integers become int64."""
     head, _, rest = data.partition(b"\n")
     record, shapes = json.loads(head)
     at = 0
@@ -38,6 +40,7 @@ def decode(data: bytes) -> EventRecord:
 
 
 def _written(array: NDArray[Any]) -> tuple[str, bytes]:
+    """The kind of encoding of an array, and its bytes."""
     if array.dtype == np.bool_:
         return "bits", zlib.compress(np.packbits(array).tobytes(), 1)
     if array.dtype.kind not in "iu":
@@ -53,6 +56,7 @@ def _written(array: NDArray[Any]) -> tuple[str, bytes]:
 
 
 def _read(kind: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
+    """The array that `_written` wrote with this kind of encoding."""
     if kind == "bits":
         bits = np.frombuffer(zlib.decompress(data), dtype=np.uint8)
         return np.unpackbits(bits, count=int(np.prod(shape))).view(np.bool_).reshape(shape)
@@ -64,6 +68,7 @@ def _read(kind: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:
 
 
 def _narrow(array: NDArray[np.int64]) -> NDArray[Any]:
+    """Integers in the narrowest type that holds them all."""
     if array.size and array.min() < 0:
         return array.astype("<i8")
     return array.astype(np.min_scalar_type(array.max(initial=0)).newbyteorder("<"))

@@ -1,4 +1,4 @@
-"""A sampler before its first round, from what its journal says: to learn all rounds once more."""
+"""A sampler before its first round, made from its journal, to learn from all rounds again."""
 
 import json
 from typing import Any
@@ -20,14 +20,16 @@ def at_the_beginning(
     policy: Policy[Any] | None,
     procedure: Procedure | None,
 ) -> Sampler:
-    """For a snapshot whose policy's state is not of today's form; all else of it is taken.
+    """The sampler before its first round, with the options that a snapshot holds.
+
+    It is for a snapshot in which the state of the policy has another form than today.
 
     Args:
-        about: the header of the snapshot.
-        arrays: of the snapshot.
+        about: The header of the snapshot.
+        arrays: The arrays of the snapshot.
         weights: λ at the beginning.
-        policy: needed if it is the user's own.
-        procedure: needed if it is the user's own.
+        policy: The policy, needed if it is the user's own.
+        procedure: The procedure, needed if it is the user's own.
     """
     cost, keys = arrays.get("cost.each"), arrays.get("population.keys")
     if cost is not None and about["population"]["changed"]:
@@ -51,15 +53,16 @@ def at_the_beginning(
         cool_down=about["cool down"],
         over_select=about["over-select"],
     )
-    sampler.state.population.unit = tuple(about["population"]["unit"])  # in which newcomers come
+    # The weights of clients that join later are in this unit.
+    sampler.state.population.unit = tuple(about["population"]["unit"])
     sampler.state.rounds.token = about["token"]
     return sampler
 
 
 def _rate(arrays: Arrays, name: str) -> Any:
-    """As it was given: a number, one per client, or to be estimated."""
-    known = arrays[f"{name}.known"]
-    if len(known) == 0:
-        said = rates.of_today(name, arrays)
-        return EstimatedRate(*(said[f"{name}.{field}"].item() for field in ("strength", "lowest")))
-    return known if len(known) > 1 else known.item()
+    """A rate as it was given: a number, one number per client, or `EstimatedRate`."""
+    values = arrays[f"{name}.known"]
+    if len(values) == 0:
+        now = rates.of_today(name, arrays)
+        return EstimatedRate(*(now[f"{name}.{field}"].item() for field in ("strength", "lowest")))
+    return values if len(values) > 1 else values.item()

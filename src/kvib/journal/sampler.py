@@ -1,4 +1,4 @@
-"""A sampler whose every round is durable, and that continues where a dead process stopped."""
+"""A sampler whose rounds are durable, and which continues where an earlier process stopped."""
 
 from __future__ import annotations  # so that help() shows names, not what they stand for
 
@@ -29,23 +29,36 @@ from kvib.sampler.switching import Learned, NewGuard
 from kvib.types import FloatArray, IntArray, Key
 
 _LARGEST = float(np.finfo(np.float32).max)
+"""The largest norm that a journal can hold."""
 
 
 class Journalled(ReadableSampler):
-    """A sampler that lives in a file; made by `journalled`.
+    """A sampler that lives in a file. `journalled` makes it.
 
-    It has the methods of `Sampler`. Each call that changes anything is an event: done, written and
-    durable before the call returns. If an event cannot be written the sampler stops, since it would
-    know more than its file.
+    It has the methods of `Sampler`. Each call that changes the sampler is an event, which is done,
+    written and durable before the call returns. If an event cannot be written, the sampler stops:
+    it would know more than its file.
 
     Args:
-        recorder: the sampler and its file.
+        recorder: The sampler and its file.
+
+    Examples:
+        >>> import os, tempfile, kvib
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.kvib")
+        >>> with kvib.journalled(path, kvib.KVib(), [10, 20, 30, 40], budget=2) as sampler:
+        ...     cohort = sampler.draw()
+        ...     sampler.update(cohort, [1.0] * len(cohort))
+        ...     cohort = sampler.draw()
+        >>> with kvib.journalled(path) as sampler:          # another process, say
+        ...     [open_cohort] = sampler.outstanding()
+        ...     print(sampler.round, open_cohort.ids.tolist() == cohort.ids.tolist())
+        2 True
     """
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder.sampler.state)
         self.recorder = recorder
-        """The sampler and its file, to look at."""
+        """The sampler and its file. They are for reading."""
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, in {self.recorder.file.path}>"
@@ -57,7 +70,7 @@ class Journalled(ReadableSampler):
         self.close()
 
     def close(self) -> None:
-        """Let go of the file, so that it can be opened elsewhere. Nothing is lost without it."""
+        """Release the file, so that another process can open it. Nothing is lost without it."""
         with self.state.lock:
             self.recorder.stop("it was closed")
 
@@ -69,9 +82,15 @@ class Journalled(ReadableSampler):
         *,
         absent: ArrayLike | None = None,
     ) -> Cohort:
-        """Draw the clients of the next round; durable before the cohort is returned.
+        """Draw the clients of the next round. The draw is durable before the cohort is returned.
 
-        The arguments are those of `Sampler.draw`.
+        Args:
+            available: Clients that can be drawn: one boolean per client, or a list or set of ids.
+                None means all. An empty list gives an empty cohort.
+            budget: The budget of this round instead of the sampler's, at most the number available.
+            norms: ‖g‖ of all clients, for policies that must know them (Optimal, AOCS).
+            absent: Clients that cannot be drawn: a list or set of ids. A short list keeps rounds
+                fast.
         """
         given: EventRecord = {}
         if absent is not None:
@@ -86,9 +105,14 @@ class Journalled(ReadableSampler):
         return cohort
 
     def admit(self, key: Key) -> Admission:
-        """Whether the client that asks takes part in the current round; see `Sampler.admit`.
+        """Say whether the client that asks takes part in the current round, and its coefficient.
 
-        That the round is open is durable before the first client is admitted.
+        Every client tosses its own coin, made of (seed, round, key), so that the answer is the same
+        however often it asks. That the round is open is durable before the first client is
+        admitted. `gather` ends the round. See `Sampler.admit`.
+
+        Args:
+            key: The key of the client.
         """
         with self.state.lock:
             self.recorder.usable()
@@ -98,7 +122,14 @@ class Journalled(ReadableSampler):
             return self.state.check_in.admit(key)
 
     def gather(self, keys: Sequence[Key]) -> Cohort:
-        """End a round of check-ins; see `Sampler.gather`. The cohort is durable."""
+        """End a round of check-ins. The cohort is durable before it is returned.
+
+        The cohort holds the clients that were admitted, also those that then do not answer. See
+        `Sampler.gather`.
+
+        Args:
+            keys: Keys of the clients that asked and were admitted.
+        """
         cohort: Cohort = self.recorder.do("draw", None, {"checked in": listed(keys)})
         return cohort
 
@@ -108,7 +139,15 @@ class Journalled(ReadableSampler):
         keys: Sequence[Key] | Key | None = None,
         cost: ArrayLike | None = None,
     ) -> IntArray:
-        """Let clients come, or come back with their history; see `Sampler.join`. Durable."""
+        """Let clients join, or return with their history, and return their ids.
+
+        The change is durable before the call returns.
+
+        Args:
+            weights: The weight of each client, in the units of the weights at the beginning.
+            keys: The key of each client, where clients have keys.
+            cost: The cost of drawing each client, where drawing has costs.
+        """
         record: EventRecord = {"weights": np.atleast_1d(np.asarray(weights, np.float64))}
         if keys is not None:
             record["keys"] = listed(keys)
@@ -118,19 +157,36 @@ class Journalled(ReadableSampler):
         return ids
 
     def leave(self, keys: Any) -> None:
-        """Let clients go; see `Sampler.leave`. Durable before it returns."""
+        """Let clients leave, with their share of the objective.
+
+        Their history is kept for a return. The change is durable before the call returns.
+
+        Args:
+            keys: Keys of the clients, or their ids where clients have no keys.
+        """
         self.recorder.do("leave", None, {"keys": listed(keys)})
 
     def reweigh(self, keys: Any, weights: ArrayLike) -> None:
-        """Change the weights of clients; see `Sampler.reweigh`. Durable before it returns."""
+        """Change the weights of clients. The change is durable before the call returns.
+
+        Args:
+            keys: Keys of the clients, or their ids where clients have no keys.
+            weights: The new weight of each client, in the units of the weights at the beginning.
+        """
         new = np.atleast_1d(np.asarray(weights, np.float64))
         self.recorder.do("reweigh", None, {"keys": listed(keys), "weights": new})
 
     def update(self, cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> None:
-        """Learn from the norms of a cohort, in single precision; durable before it returns.
+        """Learn from the norms ‖g‖ of a cohort's updates, in single precision.
 
-        The arguments are those of `Sampler.update`. The same once more is ignored, so that a server
-        may repeat what it is unsure of.
+        The feedback is durable before the call returns. An identical repeat is ignored, so that a
+        server may repeat a call when it is not sure that the call arrived. Other norms for the same
+        round are an error.
+
+        Args:
+            cohort: The cohort, as drawn by this sampler. Cohorts can be updated in any order.
+            norms: Norms in the order of `cohort.ids`, NaN where a client did not answer. Or a
+                mapping from client id to norm, without the clients that did not answer.
         """
         with self.state.lock:
             values = _single(cohort_norms(cohort, norms))
@@ -140,7 +196,13 @@ class Journalled(ReadableSampler):
                 self.recorder.do("update", cohort.round, {"norms": values}, checked=True)
 
     def give_up(self, cohort: Cohort) -> None:
-        """Close a round that was lost; see `Sampler.give_up`. Durable before it returns."""
+        """Close a round that was lost, without learning from it: neither norms nor answer rates.
+
+        That the round is closed is durable before the call returns.
+
+        Args:
+            cohort: The cohort of the round, as drawn by this sampler.
+        """
         with self.state.lock:
             self.recorder.usable()
             self._check(checked_cohort(cohort))
@@ -153,9 +215,19 @@ class Journalled(ReadableSampler):
         coefficients: Coefficients = unbiased,
         like: Any = None,
     ) -> Any:
-        """The estimated step; learns from the round, and keeps its variance with it.
+        """Return the estimated step of a round, and learn from the round.
 
-        The arguments are those of `Sampler.step`.
+        The feedback is durable before the call returns. The estimated variance of the step is
+        written to the file with it.
+
+        Args:
+            cohort: The cohort, as drawn by this sampler.
+            updates: One update per client in the order of `cohort.ids`: arrays or tensors of one
+                shape (or stacked along the first axis), None where a client did not answer. They
+                must be real and finite, except with a guard, which leaves the others out.
+            coefficients: `unbiased` or `self_normalised`.
+            like: An object of the form of the model. With it a round without answers gives a step
+                of that form too.
         """
         learning, end = self.state.learning, self._end
         return learning.step(cohort, updates, coefficients, like, end, spread=True)
@@ -163,11 +235,20 @@ class Journalled(ReadableSampler):
     def begin(
         self, cohort: Cohort, coefficients: Coefficients = unbiased, *, spread: bool = False
     ) -> Estimation:
-        """The step in parts; see `Sampler.begin`. With `spread` the variance is kept."""
+        """Begin a step that takes updates one by one, for updates too large to hold together.
+
+        Ending the estimation (`Estimation.finish`) learns from the round, durably.
+
+        Args:
+            cohort: The cohort, as drawn by this sampler.
+            coefficients: `unbiased` or `self_normalised`.
+            spread: Whether to estimate the variance on the way, which takes one more sum. It is
+                then written to the file.
+        """
         return self.state.learning.begin(cohort, coefficients, self._end, spread=spread)
 
     def _end(self, ended: Ended) -> Guarantee:
-        """Learn from a round that `begin` began, durably, and say what came of it."""
+        """Learn from a round that `begin` began, durably, and return its guarantee."""
         cohort = ended.cohort
         with self.state.lock:
             values = _single(cohort_norms(cohort, ended.norms))
@@ -186,10 +267,17 @@ class Journalled(ReadableSampler):
         procedure: Procedure | None = None,
         guard: NewGuard = "keep",
     ) -> Learned:
-        """Draw by another policy, which learns from all past rounds whose details are kept.
+        """Draw by another policy, which first learns from all past rounds whose details are kept.
 
-        The arguments are those of `Sampler.switch`. The switch is durable before it returns, as a
-        whole or not at all.
+        The switch is durable before the call returns, as a whole or not at all. The result counts
+        the past rounds that taught the policy, and those with feedback that were removed.
+        Outstanding cohorts stay valid.
+
+        Args:
+            policy: The new policy.
+            procedure: The new procedure. By default it is the new policy's own if the old policy's
+                own was in use. If another was in use, that one stays.
+            guard: The new guard, or None for no guard. By default the guard stays.
         """
         with self.state.lock:
             file = self.recorder.usable()
@@ -205,9 +293,10 @@ class Journalled(ReadableSampler):
             return learned
 
     def outstanding(self) -> list[Cohort]:
-        """Cohorts neither updated nor given up, the oldest first, to finish after a restart.
+        """Return the cohorts that were neither updated nor given up, the oldest first.
 
-        Second moments come back for independent draws only.
+        A server finishes them after a restart. They have second moments only where draws are
+        independent.
         """
         recorder = self.recorder
         with self.state.lock:
@@ -216,7 +305,7 @@ class Journalled(ReadableSampler):
             return [recorder.with_moments(cohort) for cohort in found if cohort is not None]
 
     def _has(self, cohort: Cohort, values: NDArray[np.float32]) -> bool:
-        """Whether the file has exactly this feedback; an error if it has another."""
+        """Whether the file has exactly this feedback; an error if it has other feedback."""
         rounds, at = self.state.rounds, cohort.round
         file = self.recorder.usable()
         ours = cohort.token == rounds.token and 0 <= at < self.round
@@ -252,12 +341,12 @@ AnySampler = Sampler | Journalled
 
 
 def _single(norms: FloatArray) -> NDArray[np.float32]:
-    """Norms in the precision of the file, so that replaying is exact."""
+    """Norms in the precision of the file, so that a replay is exact."""
     if (norms > _LARGEST).any():
         raise ValueError(
             f"norm {norms[norms > _LARGEST].max():g} is beyond single precision ({_LARGEST:g}), "
             "which a journal keeps; report NaN for a client that failed or diverged"
         )
     single = norms.astype(np.float32)
-    single[np.isnan(single)] = np.nan  # one NaN, not many: they are compared by their bytes
+    single[np.isnan(single)] = np.nan  # one NaN for all: feedback is compared by its bytes
     return single

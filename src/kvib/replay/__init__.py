@@ -1,4 +1,4 @@
-"""What would have been in past rounds: other policies (`replay`), other budgets (`kvib.plan`)."""
+"""Replaying past rounds with other policies (`replay`) and with other budgets (`kvib.plan`)."""
 
 from kvib.checks import renamed
 from kvib.replay.intervals import Interval

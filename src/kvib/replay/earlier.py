@@ -1,4 +1,4 @@
-"""Calls as version 0.1 took them, refused with the way to write them now."""
+"""Calls in the form of version 0.1, refused with the way to write them now."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -22,15 +22,17 @@ MOVED = {
 
 
 def takes_terms(now: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Name the new way to whoever gives weights and conditions one by one.
+    """A decorator that refuses weights and conditions given one by one, and names the new way.
 
     Args:
-        now: the call of today, up to its terms.
+        now: The call in its present form, up to its terms.
     """
 
-    def of(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        """The function with the check in front."""
+
         @wraps(function)
-        def called(*given: P.args, **named: P.kwargs) -> R:
+        def checked(*given: P.args, **named: P.kwargs) -> R:
             moved = [name for name in MOVED if name in named]
             if moved or (len(given) > 2 and not isinstance(given[1], Mapping | Policy | None)):
                 options = "".join(f", {MOVED[name]}=…" for name in moved if name != "weights")
@@ -41,6 +43,6 @@ def takes_terms(now: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 )
             return function(*given, **named)
 
-        return called
+        return checked
 
-    return of
+    return decorate

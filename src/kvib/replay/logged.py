@@ -13,23 +13,31 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 class Changing(Protocol):
-    """A population in which past changes can be repeated."""
+    """A population in which past changes can be repeated or undone."""
 
     def join(self, ids: IntArray, weights: FloatArray, prices: FloatArray | None) -> None:
-        """Clients come, or come back."""
+        """Take in that clients join, or return."""
 
     def leave(self, ids: IntArray) -> None:
-        """Clients go."""
+        """Take in that clients leave."""
 
     def reweigh(self, ids: IntArray, weights: FloatArray) -> None:
-        """Weights of clients change."""
+        """Take in that weights of clients change."""
 
 
 class Joined(NamedTuple):
-    """Clients came, or came back."""
+    """A change of the population: clients joined, or returned with their history.
+
+    Examples:
+        >>> import numpy as np
+        >>> from kvib.replay import Joined
+        >>> change = Joined(ids=np.array([4, 5]), weights=np.array([0.1, 0.3]))
+        >>> change.prices is None, change.number            # right before the draw
+        (True, inf)
+    """
 
     ids: IntArray
-    """New clients have the next ids, in the order in which they came."""
+    """Ids of the clients. New clients have the next ids, in the order in which they joined."""
     weights: FloatArray
     """One weight per client, in units of the total at the beginning."""
     prices: FloatArray | None = None
@@ -38,42 +46,84 @@ class Joined(NamedTuple):
     """Place of the change in the order of all events; by default right before the draw."""
 
     def happen(self, to: Changing) -> None:
-        """Repeat the change."""
+        """Repeat the change in a population.
+
+        Args:
+            to: The population.
+        """
         to.join(self.ids, self.weights, self.prices)
 
 
 class Left(NamedTuple):
-    """Clients left, with their share of the objective."""
+    """A change of the population: clients left, with their share of the objective.
+
+    Examples:
+        >>> import numpy as np
+        >>> from kvib.replay import Left
+        >>> Left(ids=np.array([3]))
+        Left(ids=array([3]), number=inf)
+    """
 
     ids: IntArray
+    """Ids of the clients."""
     number: float = math.inf
-    """As in `Joined`."""
+    """Place of the change in the order of all events; by default right before the draw."""
 
     def happen(self, to: Changing) -> None:
-        """Repeat the change."""
+        """Repeat the change in a population.
+
+        Args:
+            to: The population.
+        """
         to.leave(self.ids)
 
 
 class Reweighed(NamedTuple):
-    """Weights of clients changed."""
+    """A change of the population: clients were given other weights.
+
+    Examples:
+        >>> import numpy as np
+        >>> from kvib.replay import Reweighed
+        >>> Reweighed(ids=np.array([0]), weights=np.array([0.25]))
+        Reweighed(ids=array([0]), weights=array([0.25]), number=inf)
+    """
 
     ids: IntArray
+    """Ids of the clients."""
     weights: FloatArray
-    """As in `Joined`."""
+    """The new weight of each client, in units of the total at the beginning."""
     number: float = math.inf
-    """As in `Joined`."""
+    """Place of the change in the order of all events; by default right before the draw."""
 
     def happen(self, to: Changing) -> None:
-        """Repeat the change."""
+        """Repeat the change in a population.
+
+        Args:
+            to: The population.
+        """
         to.reweigh(self.ids, self.weights)
 
 
 Change = Joined | Left | Reweighed
+"""A change of the population between two draws. `Logged.changes` lists them."""
 
 
 @earlier_names({"heard": "answered"})
 class Logged(NamedTuple):
-    """One past round."""
+    """A past round as it is given to `replay` and `plan`: its cohort and the norms of its clients.
+
+    The other fields describe who could be drawn, and what happened since the round before. A
+    journal fills in all of them (`History.rounds`).
+
+    Examples:
+        >>> import kvib
+        >>> from kvib.replay import Logged
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1, 2, 3], budget=2)
+        >>> cohort = sampler.draw()
+        >>> logged = Logged(cohort, norms=[0.5] * len(cohort))
+        >>> logged.answered, logged.available, logged.changes
+        (True, None, ())
+    """
 
     cohort: Cohort
     """The cohort as drawn; from a journal with expected counts and rates to single precision."""
@@ -93,10 +143,10 @@ class Logged(NamedTuple):
     """Changes of the population since the draw of the round before, in order."""
 
     def eligible(self, present: IntArray) -> IntArray | None:
-        """Clients that could be drawn, ascending; None means that they are not known any more.
+        """List the clients that could be drawn, ascending; None means that they are not known.
 
         Args:
-            present: ids of all clients at the time, ascending.
+            present: Ids of all clients at the time, ascending.
         """
         if self.absent is None:
             return None

@@ -1,4 +1,4 @@
-"""The clients of past rounds as they came and went, and the policies that follow them."""
+"""The population of past rounds through its changes, and the policies that follow them."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from kvib.types import BoolArray, FloatArray, IntArray
 
 
 class Members:
-    """The clients of a round, with the weights and prices of its time.
+    """The population of a past round, with the weights and prices of that time.
 
-    Policies that follow hear of every change as they would have in a sampler (`Sampler.join`,
-    `leave`, `reweigh`).
+    Policies that follow it are given every change, as in a sampler (`Sampler.join`, `leave`,
+    `reweigh`).
 
     Args:
         weights: λ of every client at the beginning.
-        prices: price of drawing each client; None means 1.
-        clients: clients per round that the budget of the sampler pays for at the average price.
-        cap: largest expected count of the procedure.
-        variables: what is known of every client, [N, d].
+        prices: Price of drawing each client. None means 1 each.
+        clients: Clients per round that the budget of the sampler pays for at the average price.
+        cap: Largest expected count of the procedure.
+        variables: Variables that are known of every client, [N, d].
     """
 
     def __init__(
@@ -37,54 +37,60 @@ class Members:
         self._population = Population(weights)
         self._prices = None if prices is None else prices.copy()
         self.setting = Setting(self._population.raw, clients, cap, variables)
-        """What a policy could know before the first round."""
+        """The setting that a policy starts with, before the first round."""
         self._learners: list[Learner] = []
         self._present = np.ones(len(weights), np.bool_)
         self._here = np.arange(len(weights))
 
     def __len__(self) -> int:
-        """Number of clients that are here."""
+        """Number of clients in the population."""
         return len(self._population)
 
     @property
     def known(self) -> int:
-        """Number of clients that ever came: ids are below it."""
+        """Number of clients that ever joined. Ids are below it."""
         return self._population.count
 
     @property
     def here(self) -> IntArray:
-        """Ids of the clients that are here, ascending."""
+        """Ids of the clients in the population, ascending."""
         return self._here
 
     @property
     def most(self) -> float:
-        """The budget that draws all clients that are here."""
+        """The budget that draws all clients of the population."""
         return float(len(self) if self._prices is None else self._prices[self._here].sum())
 
     def are_here(self, ids: IntArray) -> BoolArray:
-        """Whether each of these clients is here."""
+        """Whether each of these clients is in the population, [m]."""
         return self._present[ids]
 
     def share(self, ids: IntArray) -> FloatArray:
-        """λ of these clients, as of now."""
+        """λ of these clients in the present population, [m]."""
         return self._population.share(ids)
 
     def weight(self, ids: IntArray) -> FloatArray:
-        """Weights of these clients in units of the total at the beginning: what policies learn."""
+        """Weights of these clients in units of the total at the beginning, which policies use."""
         return self._population.raw[ids]
 
     def prices(self, ids: IntArray) -> FloatArray | None:
-        """Prices of drawing these clients; None means 1 each."""
+        """Prices of these clients, [m]; None means 1 each."""
         return None if self._prices is None else self._prices[ids]
 
     def learner(self, policy: Policy[Any]) -> Learner:
-        """A policy at work that hears of all changes from now on."""
+        """A learner for this policy, which is given all changes from now on."""
         learner = Learner(policy, self.setting)
         self._learners.append(learner)
         return learner
 
     def join(self, ids: IntArray, weights: FloatArray, prices: FloatArray | None) -> None:
-        """As `Sampler.join`, with weights in units of the total at the beginning."""
+        """Let clients join, or return with their history.
+
+        Args:
+            ids: Their ids. New clients have the next ones, in order.
+            weights: Their weights, in units of the total at the beginning.
+            prices: Their prices; None means 1 each.
+        """
         own = positive_weights(weights, ids.tolist())
         new = ids >= self.known
         self._check_ids(ids, own, new)
@@ -104,7 +110,7 @@ class Members:
         self._resized()
 
     def leave(self, ids: IntArray) -> None:
-        """As `Sampler.leave`."""
+        """Let clients leave."""
         self._check_known(ids)
         if not self._present[ids].all():
             raise ValueError(
@@ -118,7 +124,12 @@ class Members:
         self._resized()
 
     def reweigh(self, ids: IntArray, weights: FloatArray) -> None:
-        """As `Sampler.reweigh`, with weights in units of the total at the beginning."""
+        """Change the weights of clients.
+
+        Args:
+            ids: Their ids.
+            weights: Their new weights, in units of the total at the beginning.
+        """
         own = positive_weights(weights, ids.tolist())
         self._check_known(ids)
         self._refuse_fixed()
@@ -127,6 +138,7 @@ class Members:
         self._population.reweigh(ids, own)
 
     def _check_ids(self, ids: IntArray, weights: FloatArray, new: BoolArray) -> None:
+        """Refuse clients that cannot join under these ids."""
         due = np.arange(self.known, self.known + np.count_nonzero(new))
         if ids.shape != weights.shape or not np.array_equal(ids[new], due):
             raise ValueError(
@@ -141,11 +153,13 @@ class Members:
             )
 
     def _check_known(self, ids: IntArray) -> None:
+        """Refuse ids of clients that never joined."""
         unknown = ids[(ids < 0) | (ids >= self.known)]
         if len(unknown):
             raise ValueError(f"there is no client {unknown[0]}; ids are 0 to {self.known - 1}")
 
     def _check_prices(self, prices: FloatArray | None, ids: IntArray) -> None:
+        """Refuse prices where the others have none, and the other way round."""
         given = None if prices is None else prices.shape
         if given != (None if self._prices is None else ids.shape):
             raise ValueError(
@@ -170,6 +184,7 @@ class Members:
                 ) from error
 
     def _make_room(self, needed: int) -> None:
+        """Widen all arrays so that they hold this many clients."""
         before = len(self._population.raw)
         entries = growing.enough(needed, before)
         if entries == before:
@@ -182,6 +197,7 @@ class Members:
             learner.widen(entries)
 
     def _resized(self) -> None:
+        """Tell the learners the new number of clients."""
         self._here = np.flatnonzero(self._present)
         for learner in self._learners:
             learner.resized(len(self), min(self.setting.budget, len(self)))

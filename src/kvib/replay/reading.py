@@ -1,4 +1,4 @@
-"""One pass over a log, under its terms."""
+"""One pass over a log under its terms, in which all rivals are measured."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,17 +18,17 @@ class Reading:
     """A log that is read once, from its first round to its last.
 
     Args:
-        log: rounds in the order of their draws, or a log that knows its terms.
-        terms: under which they were drawn; None asks the log.
+        log: Rounds in the order of their draws, or a log that knows its terms.
+        terms: The terms under which they were drawn. None asks the log.
     """
 
     def __init__(self, log: Log | Iterable[Logged], terms: Terms | None) -> None:
         self.terms = _terms(log, terms)
         first, self._rounds = _opened(log.rounds() if isinstance(log, Log) else log)
         self.budget = _design_budget(self.terms, first)
-        """Budget that the sampler was made for, in units of the prices."""
+        """The budget that the sampler was made for, in units of the prices."""
         self.members = _members(self.terms, self.budget)
-        """The clients, as of the first round."""
+        """The clients at the first round."""
 
     def measurements(
         self,
@@ -36,7 +36,13 @@ class Reading:
         since: int,
         progress: Callable[[int], None] | None,
     ) -> Measurements:
-        """The variances of all rivals, after the last round."""
+        """The estimated variances of all rivals after the last round.
+
+        Args:
+            rivals: The rivals, each with its budgets.
+            since: The number of the first round to measure.
+            progress: A function that is called with the number of rounds read so far.
+        """
         measurements = Measurements(rivals, self.members, since)
         for k, logged in enumerate(self._rounds):
             measurements.add(logged)
@@ -46,6 +52,7 @@ class Reading:
 
 
 def _terms(log: Log | Iterable[Logged], terms: Terms | None) -> Terms:
+    """The terms that were given, or those of the log."""
     if isinstance(terms, Terms):
         return terms
     if terms is not None:
@@ -61,7 +68,7 @@ def _terms(log: Log | Iterable[Logged], terms: Terms | None) -> Terms:
 
 
 def _opened(rounds: Iterable[Logged]) -> tuple[Logged, Iterator[Logged]]:
-    """The first round, and all of them."""
+    """The first round, and an iterator over all rounds, the first included."""
     rest = iter(rounds)
     first = next(rest, None)
     if first is None:
@@ -75,7 +82,7 @@ def _opened(rounds: Iterable[Logged]) -> tuple[Logged, Iterator[Logged]]:
 
 
 def _design_budget(terms: Terms, first: Logged) -> float:
-    """The budget of the terms, else of the first round."""
+    """The budget of the terms; that of the first round where the terms have none."""
     for budget in (terms.budget, first.cohort.requested):
         if not math.isnan(budget):
             return budget
@@ -83,8 +90,9 @@ def _design_budget(terms: Terms, first: Logged) -> float:
 
 
 def _members(terms: Terms, budget: float) -> Members:
-    weights, known = terms.weights.copy(), terms.variables
+    """The clients at the beginning, under these terms."""
+    weights, variables = terms.weights.copy(), terms.variables
     normalise(weights)
     clients = budget if terms.prices is None else budget / float(terms.prices.mean())
-    variables = np.empty((len(weights), 0)) if known is None else known
+    variables = np.empty((len(weights), 0)) if variables is None else variables
     return Members(weights, terms.prices, clients, terms.procedure.cap, variables)

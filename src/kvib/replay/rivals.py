@@ -1,4 +1,4 @@
-"""What could have drawn the logged rounds instead: other policies, and perfect knowledge."""
+"""Rivals, which could have drawn the logged rounds instead: policies, and perfect knowledge."""
 
 from collections import deque
 from typing import Any, NamedTuple, Protocol
@@ -13,46 +13,57 @@ from kvib.types import FloatArray, IntArray
 from kvib.waterfill import waterfill
 
 RECENT = 8
-"""Rounds from which the price of a client is learned: enough answers, little of the trend."""
+"""Rounds that the value ν of the budget is learned from: enough answers, little of the trend."""
+
+
+_SMALLEST = 1e-300
+"""The smallest probability, which keeps 1/p finite."""
 
 
 class Offer(NamedTuple):
     """The clients that a round could draw."""
 
     ids: IntArray
-    """Ascending."""
+    """Their ids, ascending."""
     prices: FloatArray | None
-    """Price of drawing each client; None means 1."""
+    """Price of drawing each client; None means 1 each."""
     budget: float
-    """As logged: a number of clients, or a sum of prices."""
+    """The logged budget: a number of clients, or a sum of prices."""
 
     def at(self, ids: IntArray) -> IntArray:
-        """Places of clients among those who could be drawn."""
+        """Places of these clients in `ids`."""
         return np.searchsorted(self.ids, ids)
 
     def affordable(self, budget: float) -> float:
-        """The budget, or what drawing all of these clients takes if that is less."""
+        """The budget, or the price of all of these clients if that is less."""
         return min(budget, len(self.ids) if self.prices is None else float(self.prices.sum()))
 
 
 class Rival(Protocol):
-    """Something that would have drawn with other probabilities, and learns from the log."""
+    """A rule that would have drawn with other probabilities, and learns from the log."""
 
     def variance_terms(
         self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
     ) -> tuple[FloatArray, float]:
-        """(y [m], y₀) such that y₀ + Σy over all clients is its variance in this round."""
+        """(y [m], y₀) such that y₀ + Σy over all clients is its variance in this round.
+
+        Args:
+            answers: The part of the logged cohort that answered.
+            pi: λ‖g‖ of these clients, [m].
+            offer: The clients that the round could draw.
+            budget: The budget of the rival in this round.
+        """
 
     def learn(self, answers: Cohort, norms: FloatArray) -> None:
         """Learn from the answers of a round, before `variance_terms` of any round drawn later."""
 
 
 class Follower:
-    """A policy that learns from cohorts which it did not draw.
+    """A policy that learns from cohorts that it did not draw.
 
     Args:
-        policy: the policy.
-        members: the clients, as of the first round.
+        policy: The policy.
+        members: The clients at the first round.
     """
 
     def __init__(self, policy: Policy[Any], members: Members) -> None:
@@ -74,20 +85,20 @@ class Follower:
         return norm_part(pi, answers.answer_probability, p[offer.at(answers.ids)], cap), 0.0
 
     def learn(self, answers: Cohort, norms: FloatArray) -> None:
-        """As `Sampler.update` does, with the weights that clients have when the feedback comes."""
+        """Learn as `Sampler.update` does, with the weights at the time of the feedback."""
         if len(answers):
             self.learner.learn(answers, self._members.weight(answers.ids) * norms)
 
 
 class Perfect:
-    """The least variance that any probabilities can have, from below.
+    """A lower bound on the least variance that any probabilities can have.
 
     With a value ν on the budget, V* = min_p Σπ²(1/(q·p) − 1) under Σ c·p ≤ K (prices c) is at
-    least Σ_i min_p {π_i²(1/(q_i·p) − 1) + ν·c_i·p} − ν·K, whatever ν; the best ν gives equality. A
-    ν from earlier rounds keeps the estimate unbiased, and being a little off costs little.
+    least Σ_i min_p {π_i²(1/(q_i·p) − 1) + ν·c_i·p} − ν·K, whatever ν is. The best ν gives equality.
+    A ν from earlier rounds keeps the estimate unbiased, and a ν that is a little off costs little.
 
     Args:
-        members: the clients, and what drawing them takes from the budget.
+        members: The clients and their prices.
     """
 
     def __init__(self, members: Members) -> None:
@@ -97,29 +108,33 @@ class Perfect:
     def variance_terms(
         self, answers: Cohort, pi: FloatArray, offer: Offer, budget: float
     ) -> tuple[FloatArray, float]:
-        """π²(1/(q·p) − 1) + ν·c·p at its minimum, p = min(cap, π/√(q·ν·c)); and −ν·K."""
+        """π²(1/(q·p) − 1) + ν·c·p at its minimum p = min(cap, π/√(q·ν·c)), and −ν·K."""
         value = self._value(budget)
         if value == 0:
             return norm_part(
                 pi, answers.answer_probability, np.full(len(pi), self._cap), self._cap
             ), 0.0
         price = value * self._price(answers.ids)
-        # A norm of 0 needs no client: any p > 0 gives its cost, ν·c·p → 0.
-        p = np.clip(pi / np.sqrt(answers.answer_probability * price), 1e-300, self._cap)
+        # A client with norm 0 has its minimum at p → 0, where ν·c·p → 0. Any small p > 0 gives it.
+        p = np.clip(pi / np.sqrt(answers.answer_probability * price), _SMALLEST, self._cap)
         return norm_part(pi, answers.answer_probability, p, self._cap) + price * p, -value * budget
 
     def learn(self, answers: Cohort, norms: FloatArray) -> None:
-        """Keep what ν depends on."""
+        """Keep what ν depends on: π/√(q·c) of every answer, and c·count/(q·expected).
+
+        The sum of the latter estimates Σ c over all clients.
+        """
         pi, price = answers.weight * norms, self._price(answers.ids)
         weight = price * answers.count / answers.expected_answers
         self._recent.append((pi / np.sqrt(answers.answer_probability * price), weight))
 
     def _price(self, ids: IntArray) -> FloatArray:
+        """Prices of these clients, [m]."""
         prices = self._members.prices(ids)
         return np.ones(len(ids)) if prices is None else prices
 
     def _value(self, budget: float) -> float:
-        """ν at which Σ c·p would have been the budget; 0 where there is enough for all."""
+        """The ν at which Σ c·p would have been the budget; 0 where the budget draws all clients."""
         if not self._recent:
             return 0.0
         phi, weight = (np.concatenate(part) for part in zip(*self._recent, strict=True))

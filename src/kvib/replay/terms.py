@@ -18,23 +18,24 @@ from kvib.types import FloatArray
 class Terms:
     """Clients, procedure and budget of a log, which `replay` and `plan` need to repeat its draws.
 
-    A journal knows its own: `kvib.journal.read(path).terms()`. For a log from elsewhere they are
-    what its sampler was given.
+    A journal knows its own terms: `kvib.journal.read(path).terms()`. For a log from elsewhere they
+    are the options that its sampler was given.
 
     Args:
-        weights: λ of every client at the beginning, in any unit, [N].
-        procedure: with which the rounds were drawn, and rivals would have drawn.
-        policy: that drew the rounds. `plan` needs it, `replay` does not.
-        budget: per round, which the sampler was made for, in units of the prices. NaN means that of
-            the first round.
-        variables: what is known of every client, [N, d]. None means nothing.
-        prices: what drawing each client takes from the budget, [N], where that is in costs or in
-            answers. None means 1.
-        most: the largest budget that clients could ever spend. NaN means that the clients of the
-            beginning decide.
+        weights: The weight λ of every client at the beginning, in any unit, [N].
+        procedure: The procedure that drew the rounds, and by which rivals would have drawn.
+        policy: The policy that drew the rounds. `plan` needs it, `replay` does not.
+        budget: The budget per round that the sampler was made for, in units of the prices. NaN
+            means the budget of the first round.
+        variables: Variables that are known of every client, [N, d]. None means no variables.
+        prices: The price of every client, [N]: what drawing it takes from a budget in costs or in
+            answers. None means 1 each.
+        most: The largest budget that clients could ever spend. NaN means what drawing all clients
+            of the beginning takes.
 
     Examples:
         >>> import kvib
+        >>> from kvib.replay import Terms
         >>> terms = Terms([30, 10, 20], procedure=kvib.pivotal, budget=2)
         >>> terms.most
         3.0
@@ -64,7 +65,11 @@ class Terms:
         object.__setattr__(self, "budget", _positive(self.budget, math.nan))
 
     def checked(self, budget: float) -> float:
-        """A budget that these clients can provide."""
+        """Return a budget that these clients can spend, or raise ValueError.
+
+        Args:
+            budget: The budget, in units of the prices.
+        """
         if self.prices is None:
             return checked_budget(budget, int(self.most))
         return checked_budget(budget, math.inf, np.array([self.most]))
@@ -72,23 +77,34 @@ class Terms:
 
 @runtime_checkable
 class Log(Protocol):
-    """Past rounds that know their terms, such as `kvib.journal.read(path)`."""
+    """A log that knows its terms, so that `replay` and `plan` take it alone.
+
+    `kvib.journal.read(path)` is one. Any object with these two methods is one too.
+
+    Examples:
+        >>> import os, tempfile, kvib
+        >>> from kvib.replay import Log
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.kvib")
+        >>> kvib.journalled(path, kvib.Uniform(), [1, 2, 3], budget=1).close()
+        >>> isinstance(kvib.journal.read(path), Log)
+        True
+    """
 
     def terms(self) -> Terms:
-        """The conditions under which the rounds were drawn."""
+        """Return the terms under which the rounds were drawn."""
 
     def rounds(self) -> Iterator[Logged]:
-        """All rounds, in the order of their draws."""
+        """Return all rounds, in the order of their draws."""
 
 
 def _positive(budget: float, otherwise: float) -> float:
-    """A budget, or the other value where it is not known."""
+    """A checked budget, or `otherwise` where the budget is NaN."""
     unknown = isinstance(budget, float | np.floating) and math.isnan(budget)
     return otherwise if unknown else checked_budget(budget, math.inf)
 
 
 def covers(procedure: Procedure) -> str:
-    """Which part of the variance `estimators.variance.norm_part` is, in words."""
+    """The part of the variance that `estimators.variance.norm_part` gives, in words."""
     if procedure.uncorrelated:
         return "all of the variance"
     if procedure.cap > 1:
