@@ -27,7 +27,7 @@ BANNED = {
     r"\b(nobody|everybody|somebody|anybody)\b": "no client, every client, a client",
     r"\b(urn|resting|tally|ledger)s?\b": "see the glossary",
     r"(?:^|[.!?:]\s+)Of\b": "name the noun: not «Of nobody yet», but «An empty index»",
-    r"\bun?heard\b": "answered, did not answer",
+    r"\b(un)?heard\b": "answered, did not answer",
 }
 """Words that a reader may have to read twice, and what to write."""
 
