@@ -252,7 +252,7 @@ def optimal_probabilities(
     response: ArrayLike = 1.0,
     price: ArrayLike | None = None,
 ) -> FloatArray:
-    """The probabilities that minimise the sampling cost grow with the feedback, up to 1.
+    """The optimal probabilities have the least sampling cost, and grow with the feedback up to 1.
 
     p* = argmin ℓ(p) over Σp = K, p ≤ 1. Clients with zero feedback share what is left over.
 
