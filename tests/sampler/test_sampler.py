@@ -446,7 +446,7 @@ def test_a_cohort_in_single_precision_is_the_one_drawn():
         cohort = drawn(sampler)
         short = {
             name: getattr(cohort, name).astype(np.float32)
-            for name in ("expected", "weight", "response", "availability")
+            for name in ("expected", "weight", "answer_probability", "availability")
         }
         sampler.update(kept(replace(cohort, **short, pairs=None)), np.ones(3))
 

@@ -87,7 +87,7 @@ class Diagnosis(NamedTuple):
         """Why a share is unknown, and what to do about it."""
         if math.isnan(self.seen):
             return "unknown: give the sampler sketch=32 and use step()"
-        return "unknown while so few were seen, or nobody is drawn by chance"
+        return "unknown while so few clients were seen, or no client is drawn by chance"
 
 
 def diagnose(sampler: Sampler) -> Diagnosis:

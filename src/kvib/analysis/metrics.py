@@ -14,8 +14,8 @@ available here, so that q = a·r is the response r.) The estimate is divided by 
 the sampling cost Σπ²/(q·p) of the paper's appendix on stragglers, as if the feedback were π/√q.
 
 Clients may also be absent before the draw, each with probability 1 − a. Then give the expected
-counts of the clients that are there and π/a for their feedback, and add `absence`. The mean of this
-over who is there is the variance of the estimate that is divided by a too.
+counts of the available clients and π/a for their feedback, and add `absence`. The mean of this sum
+over all sets of available clients is the variance of the estimate that is divided by a too.
 """
 
 import math

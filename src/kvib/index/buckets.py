@@ -20,14 +20,13 @@ from kvib.types import Arrays, BoolArray, FloatArray, IntArray, Scores
 EXPONENTS = 2048
 """One bucket for each exponent that a float64 can have."""
 ZERO = 1023
-"""The bucket of scores in (½, 1]."""
+"""The bucket of scores in (½, 1], whose upper end is 2^0."""
 SMALLEST = 2.0**-1000
 """Scores below it lie in its bucket: a score of 0 would mean probability 0."""
 CHUNK = 1 << 16
-"""Clients that are processed together where all clients are: it bounds the bytes in use."""
-
+"""Clients per chunk where all clients are processed: it bounds the bytes in use."""
 FIRST_HITS = 64
-"""Room for hits of a draw at first, which doubles when it is full."""
+"""Hits of a draw that there is room for at first. The room doubles when it is full."""
 
 Places = NDArray[np.int32]
 """Ids of clients, or positions in `Buckets.order`. Four bytes each suffice."""

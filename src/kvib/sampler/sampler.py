@@ -54,8 +54,9 @@ class Sampler(ReadableSampler):
     estimated step counts each drawn client by one over its expected count, so that its mean over
     all draws is the step of full participation:
 
-    d = Σ_{i ∈ S} λ_i·n_i·g_i / (q_i·e_i) with E[d] = Σ λ_i g_i, where n_i is how often client i was
-    drawn, e_i = E[n_i], and q_i the probability that the client is available and answers.
+    d = Σ_{i ∈ S} λ_i·n_i·g_i / (q_i·e_i) with E[d] = Σ λ_i g_i. S are the drawn clients that
+    answered, n_i is how often client i was drawn, e_i = E[n_i], and q_i is the probability that the
+    client is available and answers.
 
     Args:
         policy: The policy, which decides how often each client is drawn.
@@ -68,9 +69,9 @@ class Sampler(ReadableSampler):
         seed: The seed, which decides every draw together with the round number.
         response: The probability r that a drawn client answers: a number, one per client, or
             `EstimatedRate()`. Coefficients are divided by it.
-        availability: The probability a that a client is among the `available` of a draw, given in
-            the same ways. With it the estimate stands for all clients, without it for the available
-            ones.
+        availability: The probability a that a client is among the `available` of a draw: a number,
+            one per client, or `EstimatedRate()`. With it the estimate stands for all clients,
+            without it for the available clients.
         estimator: `Difference()` remembers updates. Then call `step`, not `estimate`.
         guard: `Guard()` bounds what one client can add to a step. Then call `step`, not `estimate`.
         variables: What is known of every client, [N, d] (data size, label histogram). Procedures
