@@ -1,1 +1,1 @@
-"""A look at a federation: exact measures, the paper's bounds, and which lever would help."""
+"""A look at a federation: exact measures, the paper's bounds, and which option would help."""

@@ -1,4 +1,4 @@
-"""Which lever is yours: whom to draw, how to draw, or what to remember."""
+"""Which option lowers the variance most: whom to draw, how to draw, or what to remember."""
 
 import math
 from typing import NamedTuple
@@ -12,68 +12,94 @@ from kvib.sampler.sampler import Sampler
 from kvib.types import FloatArray
 from kvib.waterfill import waterfill
 
-_LEVERS = {
+_OPTIONS = {
     "policy": "probabilities that follow norms (kvib.Forecast)",
     "procedure": "a fixed size (kvib.pivotal)",
     "balanced": "draws balanced on sketches (kvib.balanced)",
     "memory": "remembered updates (estimator=kvib.Difference())",
 }
-
-
+"""The options by their field of a `Diagnosis`, in words."""
 DRAWS = 50
-"""Of the Monte Carlo that tells what balanced draws leave, to about a tenth."""
-NOTHING = 0.95
-"""Left by a lever that is hardly worth it."""
+"""Draws of the Monte Carlo that tells what balanced draws leave, to about a tenth."""
+LEAST = 1e-6
+"""The least of the best probabilities, as a share of K/N: it keeps all of them positive."""
+HARDLY_WORTH_IT = 0.95
+"""The share of the variance that is left by an option that is hardly worth it."""
 
 
 class Diagnosis(NamedTuple):
-    """Variances that each lever would leave, as shares of what there is without it; 1: no gain."""
+    """The share of the variance that each option would leave, where 1 means no gain.
+
+    Each share is the variance with the option over the variance without it. Print it to read which
+    option gains most.
+
+    Examples:
+        >>> import kvib
+        >>> others = dict(returning=float("nan"), seen=0.6)
+        >>> diagnosis = kvib.Diagnosis(0.15, 0.2, procedure=0.9, balanced=0.7, memory=0.8, **others)
+        >>> print(diagnosis)
+        from 60% of the clients, variance left by each option:
+          probabilities that follow norms (kvib.Forecast): 0.15
+          a fixed size (kvib.pivotal): 0.90
+          draws balanced on sketches (kvib.balanced): 0.70
+          remembered updates (estimator=kvib.Difference()): 0.80
+          most to gain: probabilities that follow norms (kvib.Forecast)
+    """
 
     policy: float
-    """Best probabilities instead of equal ones."""
+    """The share that the best probabilities leave, compared with equal ones."""
     size: float
-    """p ∝ λ instead of equal ones: what the server knows without learning."""
+    """The share that p ∝ λ leaves, compared with equal probabilities: the server knows λ without
+    learning."""
     procedure: float
-    """A fixed size instead of independent draws, with the best probabilities; NaN where no
-    sketches are kept."""
+    """The share that a fixed size leaves, compared with independent draws, both with the best
+    probabilities. NaN where no sketches are kept."""
     balanced: float
-    """Draws balanced on sketches of last updates instead of independent ones; NaN likewise."""
+    """The share that draws balanced on sketches of last updates leave, compared with independent
+    draws. NaN where no sketches are kept."""
     memory: float
-    """Differences to each client's last update, over the last ten rounds or so, when many clients
-    may not have had one yet; NaN likewise."""
+    """The share that differences to each client's last update leave, over the last ten rounds or
+    so, when many clients may not have had a last update yet. NaN where no sketches are kept."""
     returning: float
-    """The same among clients that came back: what memory would leave once everybody was seen, if
-    updates stay as alike over the longer gaps. NaN until somebody came back."""
+    """The share that these differences leave among clients that returned. Memory would leave it
+    once every client was seen, if updates stay as alike over the longer gaps. NaN until a client
+    returned."""
     seen: float
-    """Share of the clients whose sketches these figures rest on; NaN where none are kept."""
+    """The share of the clients whose sketches these figures rest on. NaN where none are kept."""
 
     def __str__(self) -> str:
         basis = "forecasts" if math.isnan(self.seen) else f"{self.seen:.0%} of the clients"
-        lines = [f"from {basis}, variance left by each lever:"]
-        for field, what in _LEVERS.items():
+        lines = [f"from {basis}, variance left by each option:"]
+        for field, name in _OPTIONS.items():
             value = getattr(self, field)
-            lines.append(f"  {what}: {self._unknown() if math.isnan(value) else f'{value:.2f}'}")
+            lines.append(f"  {name}: {self._unknown() if math.isnan(value) else f'{value:.2f}'}")
         if not math.isnan(self.returning):
             lines[-1] += f" so far, {self.returning:.2f} of clients that came back"
-        known = [field for field in _LEVERS if not math.isnan(getattr(self, field))]
+        known = [field for field in _OPTIONS if not math.isnan(getattr(self, field))]
         best = min(known, key=lambda field: float(getattr(self, field)))
-        gains = getattr(self, best) < NOTHING
-        lines.append(f"  most to gain: {_LEVERS[best] if gains else 'nothing much by any of them'}")
+        gains = getattr(self, best) < HARDLY_WORTH_IT
+        lines.append(
+            f"  most to gain: {_OPTIONS[best] if gains else 'nothing much by any of them'}"
+        )
         return "\n".join(lines)
 
     def _unknown(self) -> str:
-        """Why, and the way out."""
+        """Why a share is unknown, and what to do about it."""
         if math.isnan(self.seen):
             return "unknown: give the sampler sketch=32 and use step()"
-        return "unknown while so few were seen, or nobody is drawn by chance"
+        return "unknown while so few clients were seen, or no client is drawn by chance"
 
 
 def diagnose(sampler: Sampler) -> Diagnosis:
-    """How much each lever would gain in this federation, from what the sampler has seen.
+    """Estimate how much each option would gain in this federation, from what the sampler has seen.
 
-    Norms are the policy's forecasts, directions the sketches of last updates; clients that were
-    never seen are taken to point apart as those do that were. Of as many clients as the sampler
-    draws on average, whatever they cost. Needs a sampler with `kvib.Forecast()` after a few rounds.
+    Norms are the policy's forecasts, and directions are the sketches of last updates. Clients that
+    were never seen are assumed to point apart as the seen clients do. The figures hold for cohorts
+    of the size that the sampler draws on average, whatever clients cost. The sampler needs
+    `kvib.Forecast()` and a few rounds.
+
+    Args:
+        sampler: The sampler to diagnose. It does not change.
 
     Examples:
         >>> import numpy as np, kvib
@@ -92,7 +118,7 @@ def diagnose(sampler: Sampler) -> Diagnosis:
     N = len(here)
     K = min(float(sampler.probabilities(available=here).sum()), N)
     pi = weights * norms
-    best = waterfill(pi, K, floor=1e-6 * K / N)
+    best = waterfill(pi, K, floor=LEAST * K / N)
     uniform = metrics.variance(np.full(N, K / N), pi).value
     policy = size = 1.0
     if uniform > 0:
@@ -114,6 +140,7 @@ def diagnose(sampler: Sampler) -> Diagnosis:
 
 
 def _left(explained: float) -> float:
+    """The share of the variance that is not explained."""
     return math.nan if math.isnan(explained) else 1 - explained
 
 
@@ -121,13 +148,13 @@ def _fixed_size(p: FloatArray, pi: FloatArray, directions: FloatArray) -> float:
     """Variance of a draw of fixed size, as a share of that of independent draws.
 
     Deville's approximation (1999), Σ c‖ζ − ζ̄‖²/(1 − Σw²) with c = p(1−p), ζ = λg/p, and ζ̄ the mean
-    with weights w = c/Σc, over Σ c‖ζ‖². Of the directions it needs ‖Σ cζ‖² only: lengths are known,
-    and all pairs get the mean cosine of those that were seen.
+    with weights w = c/Σc, over Σ c‖ζ‖². It needs ‖Σ cζ‖² and no more of the directions. Lengths are
+    known, and all pairs get the mean cosine of the pairs that were seen.
 
     Args:
-        p: inclusion probabilities, [N].
-        pi: λ‖g‖, [N].
-        directions: of g, [N, size]; NaN where a client was never seen.
+        p: Inclusion probabilities, [N].
+        pi: The feedback λ‖g‖, [N].
+        directions: The directions of g, [N, size]. NaN where a client was never seen.
     """
     pull = pi * (1 - p)  # ‖cζ‖
     own, pairs = (pull**2).sum(), pull.sum() ** 2 - (pull**2).sum()
@@ -136,7 +163,7 @@ def _fixed_size(p: FloatArray, pi: FloatArray, directions: FloatArray) -> float:
     some = pull[seen]
     among = some.sum() ** 2 - (some**2).sum()
     if own == 0:
-        return 1.0  # everybody is drawn
+        return 1.0  # every client is drawn
     if among <= 0:
         return math.nan
     cosine = (np.square(some @ pointing).sum() - (some**2).sum()) / among
@@ -149,15 +176,21 @@ def _fixed_size(p: FloatArray, pi: FloatArray, directions: FloatArray) -> float:
 def _balanced(p: FloatArray, pi: FloatArray, weights: FloatArray, directions: FloatArray) -> float:
     """Variance of draws balanced on last updates, as a share of that of independent ones.
 
-    Draws are balanced on one half of each sketch and judged by the other: of other parameters, so
-    that it shares with the first what clients have in common and not the chance of one update.
-    Clients that were never seen point as some do that were.
+    Draws are balanced on one half of each sketch and judged by the other half, which is of other
+    parameters. The halves share what clients have in common, and not the chance of one update.
+    Clients that were never seen get the directions of clients that were, chosen at random.
+
+    Args:
+        p: Inclusion probabilities, [N].
+        pi: The feedback λ‖g‖, [N].
+        weights: λ, [N].
+        directions: The directions of g, [N, size]. NaN where a client was never seen.
     """
     lengths = np.linalg.norm(directions, axis=1)
     seen, rng = np.flatnonzero(lengths > 0), generator(len(pi), 0, "diagnosis")
     apart = pi**2 * (1 - p) / p
     if apart.sum() == 0:
-        return 1.0  # everybody is drawn
+        return 1.0  # every client is drawn
     if len(seen) < 2 or directions.shape[1] < 2:
         return math.nan
     like = np.where(lengths > 0, np.arange(len(pi)), seen[rng.integers(len(seen), size=len(pi))])

@@ -1,14 +1,21 @@
-"""Exact measures of a sampler, from expected counts and all clients' updates: never from one draw.
+"""Exact measures of a sampler, from expected counts and the updates of all clients.
 
-Throughout, `feedback` is π = λ‖g‖ of all clients, [N], `expected` their expected counts, [N], and
-`gram` the inner products of their λg, [N, N]. The comparator is the capped minimum, for all
-procedures: with replacement K·u may exceed 1, so that a regret can be negative there.
+No function looks at a single draw. Three arguments mean the same throughout:
 
-`response` is the probability q that a client which was drawn answers, a number or [N]; the estimate
-is divided by it. Silence leaves the cost Σπ²/(q·p) of the paper's appendix on stragglers, as if the
-feedback were π/√q. Where clients are also away before the draw, each with probability 1 − a, give
-the expected counts of those who are there and π/a for their feedback, and add `absence`: the mean
-over who is there is the variance of the estimate that is divided by a too.
+- `feedback` is π = λ‖g‖ of all clients, [N].
+- `expected` holds their expected counts, [N].
+- `gram` holds the inner products of their λg, [N, N].
+
+The comparator is the capped minimum, for all procedures. With replacement K·u may exceed 1, so a
+regret can be negative there.
+
+`response` is the probability q that a drawn client answers, a number or [N]. (All clients are
+available here, so that q = a·r is the response r.) The estimate is divided by q, so silence leaves
+the sampling cost Σπ²/(q·p) of the paper's appendix on stragglers, as if the feedback were π/√q.
+
+Clients may also be absent before the draw, each with probability 1 − a. Then give the expected
+counts of the available clients and π/a for their feedback, and add `absence`. The mean of this sum
+over all sets of available clients is the variance of the estimate that is divided by a too.
 """
 
 import math
@@ -24,10 +31,18 @@ from kvib.waterfill import waterfill
 
 
 class Measurement(NamedTuple):
-    """A value and its standard error, 0 where it is exact."""
+    """A measured value and its standard error, which is 0 where the value is exact.
+
+    Examples:
+        >>> from kvib import metrics
+        >>> metrics.variance([0.5, 0.5], [1, 1]).value
+        2.0
+    """
 
     value: float
+    """The measured number."""
     error: float = 0.0
+    """The standard error of a Monte Carlo mean."""
 
 
 def variance(
@@ -42,21 +57,41 @@ def variance(
     variables: FloatArray | None = None,
     response: ArrayLike = 1.0,
 ) -> Measurement:
-    """E‖d − D‖² of the unbiased estimate.
+    """The variance of the unbiased estimate is its mean squared distance from the full step.
 
-    Independent draws need `feedback` only; with replacement and uniform without, also
-    `total` = ‖D‖²; conditional Poisson, the Gram matrix. Pivotal and systematic draws have no
-    closed form: the Gram matrix and Monte Carlo over `draws` draws, with a standard error. Silence
-    after the draw adds Σ E[n²]·(1 − q)/q·(π/e)², which norms tell whatever the procedure.
+    E‖d − D‖² with d = Σ n·λg/e, which is Σ(1 − p)π²/p for independent draws. What must be known
+    depends on the procedure:
+
+    - Independent draws need `feedback` only.
+    - Draws with replacement, and uniform draws without replacement, also need `total`.
+    - Conditional Poisson draws need `gram`.
+    - Pivotal, systematic and balanced draws have no closed form. They need `gram` and `rng`.
+
+    Silence after the draw adds Σ E[n²]·(1 − q)/q·(π/e)², which norms tell whatever the procedure.
+
+    Args:
+        expected: The expected counts e of all clients, [N].
+        feedback: The feedback π of all clients, [N]. It may be left out where `gram` is given.
+        procedure: The procedure that draws.
+        total: ‖D‖², the squared norm of the full step. By default it is the sum of `gram`.
+        gram: The inner products of all λg, [N, N].
+        draws: The number of draws of a Monte Carlo.
+        rng: The generator of a Monte Carlo.
+        variables: The variables that a balancing procedure balances on, [N, d].
+        response: The probability q that a drawn client answers, a number or [N].
 
     Examples:
-        >>> variance([0.25, 0.75, 1.0], [1, 3, 6])
+        >>> from kvib import metrics
+        >>> metrics.variance([0.25, 0.75, 1.0], [1, 3, 6])
         Measurement(value=6.0, error=0.0)
-        >>> variance([0.25, 0.75, 1.0], [1, 3, 6], response=0.5)
+        >>> metrics.variance([0.25, 0.75, 1.0], [1, 3, 6], response=0.5)
         Measurement(value=58.0, error=0.0)
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Section 2 and Lemma 2.1.
     """
     e = procedure.checked(expected)
-    q = _answering(response, e.shape)
+    q = _checked_rate(response, e.shape)
     A = None if gram is None else np.asarray(gram, dtype=np.float64)
     if feedback is None and A is None:
         raise ValueError("give the feedback of all clients, or the Gram matrix of their updates")
@@ -67,44 +102,57 @@ def variance(
         return Measurement(math.inf)
     drawable = np.flatnonzero(e > 0)  # the others have π = 0
     e, q, squared = e[drawable], q[drawable], squared[drawable]
-    silence = (1 - q) / q * squared / e**2  # of one that is drawn once
+    silence = (1 - q) / q * squared / e**2  # what a client adds that is drawn once
     if procedure.pairs is None:
-        G = _needed(A, procedure)[np.ix_(drawable, drawable)]
-        theirs = None if variables is None else variables[drawable]
-        return _monte_carlo(e, G, silence, procedure, draws, rng, theirs)
+        G = _required_gram(A, procedure)[np.ix_(drawable, drawable)]
+        drawable_variables = None if variables is None else variables[drawable]
+        return _monte_carlo(e, G, silence, procedure, draws, rng, drawable_variables)
 
     ratio, size = procedure.pairs(e, np.arange(len(e)))
     own = float((size * squared / e).sum() + (_squares(e, ratio, size) * silence).sum())
     if isinstance(ratio, float):
         if ratio == 1.0:
             return Measurement(own)
-        D2 = total if total is not None else float(_needed(A, procedure).sum())
+        D2 = total if total is not None else float(_required_gram(A, procedure).sum())
         # −½ΣΣ(a−1)e_i e_j‖ζ_i−ζ_j‖² with ζ = λg/e
         return Measurement(own - (ratio - 1) * (float(e.sum() * (squared / e).sum()) - D2))
-    G = _needed(A, procedure)[np.ix_(drawable, drawable)]
+    G = _required_gram(A, procedure)[np.ix_(drawable, drawable)]
     distance = np.outer(squared / e, e) - G  # e_i e_j (‖ζ_i‖² − ζ_i·ζ_j), summed over both orders
     return Measurement(own - float(((ratio - 1) * distance).sum()))
 
 
 def absence(feedback: ArrayLike, availability: ArrayLike) -> float:
-    """Σπ²·(1 − a)/a: what clients that come and go by themselves add to the variance.
+    """Clients that are absent by themselves before the draw add this to the variance.
 
-    E‖Σ_there λg/a − D‖², where each client is there with its own probability a.
+    Σπ²·(1 − a)/a = E‖Σ_there λg/a − D‖², where each client is there with its own probability a.
 
-    >>> absence([1, 3, 6], 0.5)
-    46.0
+    Args:
+        feedback: The feedback π of all clients, [N].
+        availability: The probability a that a client is there, a number or [N].
+
+    Examples:
+        >>> from kvib import metrics
+        >>> metrics.absence([1, 3, 6], 0.5)
+        46.0
     """
     squared = np.asarray(feedback, dtype=np.float64) ** 2
-    a = _answering(availability, squared.shape, "availability")
+    a = _checked_rate(availability, squared.shape, "availability")
     return float(((1 - a) / a * squared).sum())
 
 
 def joint(expected: ArrayLike, procedure: Procedure) -> FloatArray:
-    """E[n_i n_j] of all pairs, [N, N]; its diagonal is E[n_i²].
+    """Joint expectations tell how often two clients are drawn together.
+
+    E[n_i n_j] of all pairs, [N, N]. The diagonal is E[n_i²].
+
+    Args:
+        expected: The expected counts of all clients, [N].
+        procedure: The procedure that draws.
 
     Examples:
-        >>> from kvib import without_replacement
-        >>> joint([0.5, 0.5, 0.5, 0.5], without_replacement)[0, :2].round(4)
+        >>> import kvib
+        >>> from kvib import metrics
+        >>> metrics.joint([0.5, 0.5, 0.5, 0.5], kvib.without_replacement)[0, :2].round(4)
         array([0.5   , 0.1667])
     """
     e = procedure.checked(expected)
@@ -123,8 +171,8 @@ def _squares(e: FloatArray, ratio: float | FloatArray, size: FloatArray) -> Floa
     return np.asarray(e * (size + e.sum() - others))
 
 
-def _answering(rate: ArrayLike, shape: tuple[int, ...], name: str = "response") -> FloatArray:
-    """The rate of every client, in the shape of their feedback."""
+def _checked_rate(rate: ArrayLike, shape: tuple[int, ...], name: str = "response") -> FloatArray:
+    """The rate of every client as an array of this shape, checked to lie in (0, 1]."""
     q = np.asarray(rate, dtype=np.float64)
     if q.ndim > len(shape) or q.shape not in ((), shape[-1:], shape):
         raise ValueError(
@@ -135,13 +183,14 @@ def _answering(rate: ArrayLike, shape: tuple[int, ...], name: str = "response") 
     return np.broadcast_to(q, shape)
 
 
-def _felt(feedback: ArrayLike, response: ArrayLike) -> FloatArray:
-    """π/√q: the feedback that would cost as much if all clients answered."""
+def _effective_feedback(feedback: ArrayLike, response: ArrayLike) -> FloatArray:
+    """π/√q: the feedback that would have the same sampling cost if all clients answered."""
     pi = np.asarray(feedback, dtype=np.float64)
-    return pi / np.sqrt(_answering(response, pi.shape))
+    return pi / np.sqrt(_checked_rate(response, pi.shape))
 
 
-def _needed(gram: FloatArray | None, procedure: Procedure) -> FloatArray:
+def _required_gram(gram: FloatArray | None, procedure: Procedure) -> FloatArray:
+    """The Gram matrix, or an error where it is missing."""
     if gram is None:
         raise ValueError(
             f"the variance of {procedure!r} draws depends on the directions of the updates; "
@@ -159,19 +208,39 @@ def _monte_carlo(
     rng: np.random.Generator | None,
     variables: FloatArray | None,
 ) -> Measurement:
+    """The mean of ‖d − D‖² over many draws, and its standard error."""
     if rng is None:
         raise ValueError(f"the variance of {procedure!r} draws needs Monte Carlo; give rng=")
     errors = np.empty(draws)
     for k in range(draws):
         n = procedure.draw(e, rng, variables)
-        off = n / e - 1  # d − D = Σ off_i λ_i g_i, were all of them heard
+        off = n / e - 1  # d − D = Σ off_i λ_i g_i if all drawn clients answer
         errors[k] = off @ gram @ off + n**2 @ silence
     return Measurement(float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(draws)))
 
 
 def sampling_cost(expected: ArrayLike, feedback: ArrayLike, response: ArrayLike = 1.0) -> float:
-    """ℓ(p) = Σπ²/(q·p), what the policies minimise."""
-    e, squared = np.asarray(expected, dtype=np.float64), _felt(feedback, response) ** 2
+    """The sampling cost is the part of the variance that probabilities decide.
+
+    ℓ(p) = Σπ²/(q·p). The policies minimise it.
+
+    Args:
+        expected: The expected counts p of all clients, [N].
+        feedback: The feedback π of all clients, [N].
+        response: The probability q that a drawn client answers, a number or [N].
+
+    Examples:
+        >>> from kvib import metrics
+        >>> metrics.sampling_cost([0.25, 0.75, 1.0], [1, 3, 6])
+        52.0
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Section 5.1.
+    """
+    e, squared = (
+        np.asarray(expected, dtype=np.float64),
+        _effective_feedback(feedback, response) ** 2,
+    )
     if ((e == 0) & (squared > 0)).any():
         return math.inf
     return float(np.divide(squared, e, out=np.zeros_like(squared), where=squared > 0).sum())
@@ -183,18 +252,29 @@ def optimal_probabilities(
     response: ArrayLike = 1.0,
     price: ArrayLike | None = None,
 ) -> FloatArray:
-    """p* = argmin ℓ(p) over Σp = K, p ≤ 1 (Lemma 2.2). Zero feedback shares what is left over.
+    """The optimal probabilities have the least sampling cost, and grow with the feedback up to 1.
+
+    p* = argmin ℓ(p) over Σp = K, p ≤ 1. Clients with zero feedback share what is left over.
 
     Args:
-        feedback: π.
-        budget: K.
-        response: q; who answers seldom is drawn more often, p* ∝ π/√q.
-        price: what drawing each client takes from the budget, [N]: Σ price·p = K.
+        feedback: The feedback π of all clients, [N].
+        budget: The budget K.
+        response: The probability q that a drawn client answers, a number or [N]. Clients that
+            answer seldom are drawn more often, p* ∝ π/√q.
+        price: What drawing each client takes from the budget, [N]: Σ price·p = K. By default it
+            is 1.
 
-    >>> optimal_probabilities([1, 1], 1, response=[1.0, 0.25]).round(4)
-    array([0.3333, 0.6667])
+    Examples:
+        >>> from kvib import metrics
+        >>> metrics.optimal_probabilities([1, 3, 6], 2)
+        array([0.25, 0.75, 1.  ])
+        >>> metrics.optimal_probabilities([1, 1], 1, response=[1.0, 0.25]).round(4)
+        array([0.3333, 0.6667])
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Lemma 2.2.
     """
-    pi = _felt(feedback, response)
+    pi = _effective_feedback(feedback, response)
     c = np.ones(len(pi)) if price is None else np.asarray(price, dtype=np.float64)
     positive = pi > 0
     left = budget - c[positive].sum()
@@ -210,14 +290,47 @@ def optimal_sampling_cost(
     response: ArrayLike = 1.0,
     price: ArrayLike | None = None,
 ) -> float:
-    """min ℓ(p)."""
+    """The optimal sampling cost is the least that any probabilities within the budget have.
+
+    min ℓ(p) over Σp = K, p ≤ 1.
+
+    Args:
+        feedback: The feedback π of all clients, [N].
+        budget: The budget K.
+        response: The probability q that a drawn client answers, a number or [N].
+        price: What drawing each client takes from the budget, [N]. By default it is 1.
+
+    Examples:
+        >>> from kvib import metrics
+        >>> metrics.optimal_sampling_cost([1, 3, 6], 2)
+        52.0
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Lemma 2.2.
+    """
     return sampling_cost(
         optimal_probabilities(feedback, budget, response, price), feedback, response
     )
 
 
 def best_fixed(feedback: ArrayLike, budget: float, response: ArrayLike = 1.0) -> FloatArray:
-    """The one p that would have been best in all rounds, [N], from π of every round, [T, N]."""
+    """The best fixed probabilities are those that would have been best if kept in all rounds.
+
+    argmin_p Σ_t ℓ_t(p), [N]. They are the optimal probabilities for √(Σ_t π_t²).
+
+    Args:
+        feedback: The feedback π of every round, [T, N].
+        budget: The budget K.
+        response: The probability q that a drawn client answers, a number, [N] or [T, N].
+
+    Examples:
+        >>> from kvib import metrics
+        >>> metrics.best_fixed([[1, 3, 6], [3, 1, 6]], 2)
+        array([0.5, 0.5, 1. ])
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Section 5.2.
+    """
     history = _history(feedback, response)
     return optimal_probabilities(np.sqrt((history**2).sum(axis=0)), budget)
 
@@ -225,32 +338,81 @@ def best_fixed(feedback: ArrayLike, budget: float, response: ArrayLike = 1.0) ->
 def dynamic_regret(
     expected: ArrayLike, feedback: ArrayLike, budget: float, response: ArrayLike = 1.0
 ) -> float:
-    """Σ_t ℓ_t(p^t) − Σ_t min_p ℓ_t(p), both arguments [T, N]; `response` a number, [N] or [T, N].
+    """The dynamic regret compares a sampler with the best probabilities of each round.
 
-    With the probability q of an answer it is the regret of the paper's appendix on stragglers.
+    Σ_t ℓ_t(p^t) − Σ_t min_p ℓ_t(p). With the probability q of an answer it is the regret of the
+    paper's appendix on stragglers.
+
+    Args:
+        expected: The expected counts p^t of every round, [T, N], or [N] for all rounds.
+        feedback: The feedback π of every round, [T, N].
+        budget: The budget K.
+        response: The probability q that a drawn client answers, a number, [N] or [T, N].
+
+    Examples:
+        >>> from kvib import metrics
+        >>> round(metrics.dynamic_regret([2 / 3] * 3, [[1, 3, 6], [3, 1, 6]], 2), 9)
+        34.0
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Section 5.1.
     """
     history = _history(feedback, response)
     best = math.fsum(optimal_sampling_cost(pi, budget) for pi in history)
-    return _spent(expected, history) - best
+    return _summed_cost(expected, history) - best
 
 
 def static_regret(
     expected: ArrayLike, feedback: ArrayLike, budget: float, response: ArrayLike = 1.0
 ) -> float:
-    """Σ_t ℓ_t(p^t) − min_p Σ_t ℓ_t(p), both arguments [T, N]."""
+    """The static regret compares a sampler with the best probabilities that never change.
+
+    Σ_t ℓ_t(p^t) − min_p Σ_t ℓ_t(p).
+
+    Args:
+        expected: The expected counts p^t of every round, [T, N], or [N] for all rounds.
+        feedback: The feedback π of every round, [T, N].
+        budget: The budget K.
+        response: The probability q that a drawn client answers, a number, [N] or [T, N].
+
+    Examples:
+        >>> from kvib import metrics
+        >>> round(metrics.static_regret([2 / 3] * 3, [[1, 3, 6], [3, 1, 6]], 2), 9)
+        26.0
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Section 5.2.
+    """
     history = _history(feedback, response)
     fixed = best_fixed(history, budget)
-    return _spent(expected, history) - math.fsum(sampling_cost(fixed, pi) for pi in history)
+    return _summed_cost(expected, history) - math.fsum(sampling_cost(fixed, pi) for pi in history)
 
 
 def hindsight_gap(feedback: ArrayLike, budget: float, response: ArrayLike = 1.0) -> float:
-    """T_BFP = min_p Σ_t ℓ_t(p) − Σ_t min_p ℓ_t(p): dynamic regret minus static regret."""
+    """The hindsight gap is what the best fixed probabilities lose to those of each round.
+
+    T_BFP = min_p Σ_t ℓ_t(p) − Σ_t min_p ℓ_t(p). It is the dynamic regret minus the static regret.
+
+    Args:
+        feedback: The feedback π of every round, [T, N].
+        budget: The budget K.
+        response: The probability q that a drawn client answers, a number, [N] or [T, N].
+
+    Examples:
+        >>> from kvib import metrics
+        >>> metrics.hindsight_gap([[1, 3, 6], [3, 1, 6]], 2)
+        8.0
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Section 5.2.
+    """
     history = _history(feedback, response)
     fixed = best_fixed(history, budget)
     return math.fsum(sampling_cost(fixed, pi) - optimal_sampling_cost(pi, budget) for pi in history)
 
 
-def _spent(expected: ArrayLike, history: FloatArray) -> float:
+def _summed_cost(expected: ArrayLike, history: FloatArray) -> float:
+    """Σ_t ℓ_t(p^t)."""
     rows = np.broadcast_to(np.asarray(expected, dtype=np.float64), history.shape)
     return math.fsum(sampling_cost(e, pi) for e, pi in zip(rows, history, strict=True))
 
@@ -260,7 +422,7 @@ def _history(feedback: ArrayLike, response: ArrayLike) -> FloatArray:
     shape = np.shape(feedback)
     if len(shape) != 2:
         raise ValueError(f"feedback has shape {shape}; give one row per round, [T, N]")
-    return _felt(feedback, response)
+    return _effective_feedback(feedback, response)
 
 
 def quality(
@@ -270,12 +432,30 @@ def quality(
     response: ArrayLike = 1.0,
     price: ArrayLike | None = None,
 ) -> float:
-    """Q = Σπ²/q·|1/p − 1/p*|: the distance of the estimate from the optimal one on shared coins.
+    """The quality is the distance of the estimate from the optimal one when both share coins.
 
-    The paper bounds Q by ℓ(p) − ℓ(p*), which fails for independent coins; with shared coins and
-    orthogonal updates this is what E‖d − d*‖² is.
+    Q = Σπ²/q·|1/p − 1/p*|. Lower is better. The paper bounds Q by ℓ(p) − ℓ(p*), which fails for
+    independent coins. With shared coins and orthogonal updates this is what E‖d − d*‖² is.
+
+    Args:
+        expected: The expected counts p of all clients, [N].
+        feedback: The feedback π of all clients, [N].
+        budget: The budget K of the optimal probabilities p*.
+        response: The probability q that a drawn client answers, a number or [N].
+        price: What drawing each client takes from the budget, [N]. By default it is 1.
+
+    Examples:
+        >>> from kvib import metrics
+        >>> round(metrics.quality([2 / 3] * 3, [1, 3, 6], 2), 9)
+        22.0
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", Section 4.
     """
-    e, squared = np.asarray(expected, dtype=np.float64), _felt(feedback, response) ** 2
+    e, squared = (
+        np.asarray(expected, dtype=np.float64),
+        _effective_feedback(feedback, response) ** 2,
+    )
     if ((e == 0) & (squared > 0)).any():
         return math.inf
     best = optimal_probabilities(feedback, budget, response, price)
@@ -289,10 +469,28 @@ def optimal_factor(
     response: ArrayLike = 1.0,
     price: ArrayLike | None = None,
 ) -> float:
-    """α* = optimal variance / uniform variance, both of independent draws: the possible gain."""
+    """The optimal factor says how much of uniform's variance the best probabilities leave.
+
+    α* = optimal variance / uniform variance, both of independent draws. A small α* means that
+    there is much to gain.
+
+    Args:
+        feedback: The feedback π of all clients, [N].
+        budget: The budget K.
+        response: The probability q that a drawn client answers, a number or [N].
+        price: What drawing each client takes from the budget, [N]. By default it is 1.
+
+    Examples:
+        >>> from kvib import metrics
+        >>> round(metrics.optimal_factor([1, 3, 6], 2), 4)
+        0.2609
+
+    References:
+        Zeng et al., "Enhanced Federated Optimization", appendix C.1.
+    """
     pi = np.asarray(feedback, dtype=np.float64)
-    all_of_them = len(pi) if price is None else float(np.sum(price))
-    equal = np.full(len(pi), min(budget / all_of_them, 1.0))
+    total_price = len(pi) if price is None else float(np.sum(price))
+    equal = np.full(len(pi), min(budget / total_price, 1.0))
     uniform = variance(equal, pi, response=response).value
     best = optimal_probabilities(pi, budget, response, price)
     return variance(best, pi, response=response).value / uniform if uniform > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Draws from 10^8 clients whose cost is that of the drawn."""
+"""Draws from up to 10^8 clients at a cost that grows with the cohort, not with N."""
 
 from kvib.index.index import Index, IndexedDraw
 

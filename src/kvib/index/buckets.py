@@ -1,8 +1,8 @@
 """Clients sorted by the exponent of a score: threshold, draws and changes that never look at all.
 
 A client with score s lies in the bucket (2^(e−1), 2^e] that holds s. Buckets are segments of one
-array, so that moving a client from one to the next moves a border. The scores themselves stay where
-they are: whoever calls knows them.
+array, so that moving a client from one bucket to the next moves a border. The scores themselves are
+not kept here: every method is given them.
 """
 
 from collections.abc import Callable
@@ -20,88 +20,97 @@ from kvib.types import Arrays, BoolArray, FloatArray, IntArray, Scores
 EXPONENTS = 2048
 """One bucket for each exponent that a float64 can have."""
 ZERO = 1023
-"""The bucket of scores in (½, 1]."""
+"""The bucket of scores in (½, 1], whose upper end is 2^0."""
 SMALLEST = 2.0**-1000
-"""Scores below it count as this: a score of 0 would mean probability 0."""
+"""Scores below it lie in its bucket: a score of 0 would mean probability 0."""
 CHUNK = 1 << 16
-"""Clients looked at together when all are."""
+"""Clients per chunk where all clients are processed: it bounds the bytes in use."""
+FIRST_HITS = 64
+"""Hits of a draw that there is room for at first. The room doubles when it is full."""
 
 Places = NDArray[np.int32]
-"""Clients, or positions: four bytes each suffice."""
+"""Ids of clients, or positions in `Buckets.order`. Four bytes each suffice."""
 
 
 class Threshold(NamedTuple):
-    """c of p = min(1, c·score)."""
+    """The factor c of p = min(cap, c·score)."""
 
     c: float
+    """The factor, infinite where all clients are at the cap."""
     certain: IntArray
-    """Clients with p = 1, ascending."""
+    """The clients at the cap, ascending."""
 
 
 class Buckets:
-    """Who is in which bucket, and what the scores of each sum to."""
+    """The clients of each bucket, and the sum of their scores.
+
+    Args:
+        room: The number of ids: all ids are below it.
+    """
 
     def __init__(self, room: int) -> None:
         self.order: Places = np.full(room, -1, np.int32)
-        """Clients, bucket by bucket."""
+        """The clients, bucket by bucket."""
         self.place: Places = np.full(room, -1, np.int32)
-        """Where each client is in `order`; −1: nowhere."""
+        """The position of each client in `order`, −1 for clients that are in no bucket."""
         self.start = np.zeros(EXPONENTS + 1, np.int64)
-        """Where each bucket begins in `order`."""
+        """The position in `order` at which each bucket begins."""
         self.sums = np.zeros((2, EXPONENTS))
-        """Σ price·score of each bucket and the rounding error of that sum: after any number of
-        changes it is as good as a sum made afresh."""
+        """Σ price·score of each bucket, and the rounding error of that sum. After any number of
+        changes it is as good as a new sum."""
 
     def __len__(self) -> int:
         return int(self.start[-1])
 
     def widen(self, room: int) -> None:
-        """Room for more clients."""
+        """Make room for more ids."""
         more = np.full(room - len(self.place), -1, np.int32)
         self.order = np.concatenate([self.order, more])
         self.place = np.concatenate([self.place, more])
 
     def build(self, ids: IntArray, scores: Scores, prices: Scores) -> None:
-        """Put these clients in, and nobody else."""
+        """Insert these clients into empty buckets. All other clients are removed."""
         self.place[:], self.sums[:] = -1, 0.0
+        # First pass: count the clients of each bucket, and sum their scores.
         counts = np.zeros(EXPONENTS, np.int64)
-        parts = range(0, len(ids), CHUNK)
-        for low in parts:
-            some = ids[low : low + CHUNK]
-            s = scores(some)
+        chunks = range(0, len(ids), CHUNK)
+        for low in chunks:
+            chunk = ids[low : low + CHUNK]
+            s = scores(chunk)
             at = _buckets(s)
             _count(at, counts)
-            exact_sum.add_at(self.sums, at, prices(some) * s)
+            exact_sum.add_at(self.sums, at, prices(chunk) * s)
         self.start[1:] = np.cumsum(counts)
+        # Second pass: write each client to the next free position of its bucket.
         free = self.start[:-1].copy()
-        for low in parts:
-            some = ids[low : low + CHUNK]
-            _fill(some, _buckets(scores(some)), free, self.order, self.place)
+        for low in chunks:
+            chunk = ids[low : low + CHUNK]
+            _fill(chunk, _buckets(scores(chunk)), free, self.order, self.place)
 
     def insert(self, ids: IntArray, scores: FloatArray, prices: FloatArray) -> None:
-        """Put clients in that are nowhere."""
+        """Insert clients that are in no bucket."""
         at = _buckets(scores)
         _insert(ids, at, self.order, self.place, self.start)
         exact_sum.add_at(self.sums, at, prices * scores)
 
     def remove(self, ids: IntArray, scores: FloatArray, prices: FloatArray) -> None:
-        """Take clients out."""
+        """Remove clients from their buckets."""
         at = _buckets(scores)
         last = _remove(ids, at, self.order, self.place, self.start)
         exact_sum.take_at(self.sums, at, prices * scores, last)
 
     def change(self, ids: IntArray, old: FloatArray, new: FloatArray, prices: FloatArray) -> None:
-        """Clients that are in, with new scores."""
+        """Move clients from the buckets of their old scores to those of their new scores."""
         source, target = _buckets(old), _buckets(new)
         last = _change(ids, source, target, self.order, self.place, self.start)
         exact_sum.change_at(self.sums, source, prices * old, last, target, prices * new)
 
     def packed(self) -> Arrays:
-        """All but what follows from it."""
+        """The arrays for a file. `place` follows from `order` and is not saved."""
         return {"order": self.order[: len(self)], "start": self.start, "sums": self.sums}
 
     def restore(self, arrays: Arrays, out: IntArray, name: str) -> None:
-        """What `packed` packed, of all clients but these."""
+        """Take over what `packed` packed, checked: all clients except those in `out`."""
         intact.names(name, arrays, ("order", "start", "sums"))
         order, start, sums = arrays["order"], arrays["start"], arrays["sums"]
         room = len(self.place)
@@ -123,7 +132,7 @@ class Buckets:
         demand((self.place[out] < 0).all(), f"{name}.order lists one who cannot be drawn")
 
     def agree(self, scores: Scores, prices: Scores) -> bool:
-        """Whether clients are in the buckets of their scores, and sums are those of the buckets."""
+        """Whether clients are in the buckets of their scores, and sums are those of the scores."""
         sums = np.zeros(EXPONENTS)
         for low in range(0, len(self), CHUNK):
             at = np.arange(low, min(low + CHUNK, len(self)))
@@ -136,40 +145,44 @@ class Buckets:
         return bool((np.abs(self.sums.sum(axis=0) - sums) <= CLOSE * sums).all())
 
     def members(self, bucket: int) -> IntArray:
-        """Clients of one bucket."""
+        """The clients of one bucket."""
         return self.order[self.start[bucket] : self.start[bucket + 1]].astype(np.int64)
 
     def occupied(self) -> IntArray:
-        """Buckets with clients in them, ascending."""
+        """The buckets that hold clients, ascending."""
         return np.flatnonzero(np.diff(self.start))
 
     def threshold(
         self, budget: float, scores: Scores, prices: Scores, cap: float = 1.0
     ) -> Threshold:
-        """c with Σ price·min(cap, c·score) = budget.
+        """The factor c with Σ price·min(cap, c·score) = budget.
 
-        From the top down: whoever exceeds the cap is taken out and the rest share what is left.
-        A bucket is opened only if its upper end exceeds the cap, and then it holds few: scores in
-        it differ by a factor of 2, so its prices are at most twice what is left of the budget.
+        It goes through the buckets from the highest down. Clients above the cap are set to the cap,
+        and the others share what is left of the budget. A bucket is opened only if its upper end
+        exceeds the cap, and then it holds few clients: scores in it differ by a factor of 2, so its
+        prices are at most twice what is left of the budget.
         """
         occupied = self.occupied()
         sums = self.sums[:, occupied].sum(axis=0)
         below = np.concatenate([[0.0], np.cumsum(sums)])  # Σ of the lower ones: no cancellation
         left, rest, certain, least = budget, float(below[-1]), [], 0.0
         for k in range(len(occupied) - 1, -1, -1):
+            # Stop where no client of the bucket can be at the cap.
             rest = float(below[k + 1])
             if not np.isfinite(cap) or upper_end(occupied[k]) * left < cap * rest:
                 break
+            # Open the bucket: its clients by falling score.
             ids = self.members(int(occupied[k]))
             s = scores(ids)
             falling = np.lexsort((ids, -s))
             ids, s, price = ids[falling], s[falling], prices(ids[falling])
+            # The first n are at the cap: c·score ≥ cap with c = left/rest after those before them.
             tails = below[k] + np.cumsum((price * s)[::-1])[::-1]
             spent = cap * np.concatenate([[0.0], np.cumsum(price)])
             over = s * (left - spent[:-1]) >= cap * tails
             n = len(over) if over.all() else int(np.argmin(over))
             certain.append(ids[:n])
-            if n:  # whoever is certain stays so, also where rounding leaves nothing of the budget
+            if n:  # they stay at the cap, also where rounding leaves nothing of the budget
                 least = cap / float(s[n - 1])
             left -= float(spent[n])
             rest = float(below[k] if n == len(ids) else tails[n])
@@ -181,21 +194,21 @@ class Buckets:
     def candidates(
         self, bound: Callable[[FloatArray], FloatArray], rng: np.random.Generator
     ) -> tuple[IntArray, FloatArray]:
-        """Every client independently with a probability that is the same for its whole bucket:
-        `bound` of the largest score that the bucket may hold; and that bound.
+        """Draw clients independently, each with a bound on its probability, and return both.
 
-        Jumps between hits are geometric, so the cost is that of the hits.
+        The bound is the same for a whole bucket: `bound` of the largest score that the bucket may
+        hold. The jumps from one hit to the next are geometric, so the cost grows with the hits.
         """
         buckets = self.occupied()
         bounds = np.minimum(bound(upper_end(buckets)), 1.0)
         buckets, bounds = buckets[bounds > 0], bounds[bounds > 0]
         first, last = self.start[buckets], self.start[buckets + 1]
-        at, whose = _walk(first, last, bounds, rng)
-        return self.order[at].astype(np.int64), bounds[whose]
+        at, segment = _walk(first, last, bounds, rng)
+        return self.order[at].astype(np.int64), bounds[segment]
 
 
 def upper_end(bucket: Any) -> Any:
-    """2^e: no score in the bucket exceeds it."""
+    """2^e, which no score in the bucket exceeds."""
     return np.ldexp(1.0, np.asarray(bucket) - ZERO)
 
 
@@ -203,19 +216,21 @@ def _buckets(scores: FloatArray) -> IntArray:
     """The bucket of each score, from the bits of its exponent."""
     bits = np.maximum(scores, SMALLEST).view(np.int64)
     bits -= 1  # a power of two is the upper end of its bucket
-    bits >>= 52
-    bits += ZERO - 1022
+    bits >>= 52  # the exponent is above the 52 bits of the fraction
+    bits += ZERO - 1022  # scores in (½, 1] have 1022 here
     return bits
 
 
 @kernel
 def _count(buckets: IntArray, counts: IntArray) -> None:
+    """Count the clients of each bucket."""
     for b in buckets:
         counts[b] += 1
 
 
 @kernel
 def _fill(ids: IntArray, buckets: IntArray, free: IntArray, order: Places, place: Places) -> None:
+    """Write each client to the next free position of its bucket."""
     for k in range(len(ids)):
         at = free[buckets[k]]
         order[at], place[ids[k]] = ids[k], at
@@ -226,8 +241,12 @@ def _fill(ids: IntArray, buckets: IntArray, free: IntArray, order: Places, place
 def _move(
     client: int, source: int, target: int, order: Places, place: Places, start: IntArray
 ) -> None:
-    """The client changes places with the last of its bucket, then the border passes it; and so on,
-    or with the first, downwards. Most buckets are empty: there only the border moves."""
+    """Move a client from bucket to bucket, until it is in the target.
+
+    Upwards the client swaps places with the last client of its bucket, and then the border moves
+    past it. Downwards it swaps with the first client. Most buckets are empty: there only the border
+    moves.
+    """
     at = place[client]
     while source < target:
         source += 1
@@ -245,6 +264,7 @@ def _move(
 
 @kernel
 def _swap(client: int, position: int, order: Places, place: Places) -> None:
+    """Let a client swap places with the client at this position."""
     other = order[position]
     order[place[client]], place[other] = other, place[client]
     order[position], place[client] = client, position
@@ -254,6 +274,7 @@ def _swap(client: int, position: int, order: Places, place: Places) -> None:
 def _insert(
     ids: IntArray, buckets: IntArray, order: Places, place: Places, start: IntArray
 ) -> None:
+    """Append each client to the highest bucket, and move it down to its own."""
     top = _highest(start)
     for k in range(len(ids)):
         top = max(top, buckets[k])
@@ -269,7 +290,10 @@ def _insert(
 def _remove(
     ids: IntArray, buckets: IntArray, order: Places, place: Places, start: IntArray
 ) -> BoolArray:
-    """Returns where a client was the last one of its bucket, [m]."""
+    """Move each client up to the highest bucket, and cut it off the end.
+
+    Returns where a client was the last one of its bucket, [m].
+    """
     top, last = _highest(start), np.empty(len(ids), np.bool_)
     for k in range(len(ids)):
         b = buckets[k]
@@ -284,8 +308,11 @@ def _remove(
 
 @kernel
 def _highest(start: IntArray) -> int:
-    """The last bucket that is not empty: the thousand above it have one border, which those who
-    come and go move once for all."""
+    """The highest bucket that is not empty.
+
+    The thousand buckets above it share one border, which moves once for all clients that are
+    inserted or removed.
+    """
     top = len(start) - 2
     while top > 0 and start[top] == start[-1]:
         top -= 1
@@ -301,7 +328,10 @@ def _change(
     place: Places,
     start: IntArray,
 ) -> BoolArray:
-    """Returns where a client was the last one of the bucket that it left, [m]."""
+    """Move each client from its source to its target.
+
+    Returns where a client was the last one of the bucket that it left, [m].
+    """
     last = np.empty(len(ids), np.bool_)
     for k in range(len(ids)):
         if source[k] != target[k]:
@@ -314,21 +344,21 @@ def _change(
 def _walk(
     first: IntArray, last: IntArray, bounds: FloatArray, rng: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Positions hit, and the segment of each."""
-    at, whose = np.empty(64, np.int64), np.empty(64, np.int64)
+    """The positions that are hit, and the segment of each."""
+    at, segment = np.empty(FIRST_HITS, np.int64), np.empty(FIRST_HITS, np.int64)
     n = 0
     for k in range(len(first)):
         position = first[k] - 1
         while True:
             jump = 1 if bounds[k] >= 1.0 else rng.geometric(bounds[k])
-            # beyond the end, without a sum that could overflow; or beyond what an integer can hold
+            # Beyond the end, without a sum that could overflow, or beyond what an integer holds.
             if not 1 <= jump < last[k] - position:
                 break
             position += jump
-            if n == len(at):
+            if n == len(at):  # full: twice the room
                 more, other = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64)
-                more[:n], other[:n] = at, whose
-                at, whose = more, other
-            at[n], whose[n] = position, k
+                more[:n], other[:n] = at, segment
+                at, segment = more, other
+            at[n], segment[n] = position, k
             n += 1
-    return at[:n], whose[:n]
+    return at[:n], segment[:n]

@@ -1,4 +1,4 @@
-"""Draws from very many clients whose cost is that of the drawn."""
+"""Draws from very many clients at a cost that grows with the cohort, not with N."""
 
 import math
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from kvib.types import Arrays, FloatArray, IntArray, Scores
 
 
 class Index:
-    """The clients that can be drawn now, by score, and by weight where a policy mixes with that.
+    """The eligible clients in buckets by score, and by weight where a policy explores by weight.
 
     Args:
-        room: ids are below it.
-        scores: of a policy, which change for drawn clients only (`Policy.lasting`).
-        prices: what drawing a client costs, in units of the budget.
-        weights: λ up to a factor, for a mixture with p ∝ λ; else with uniform.
+        room: The number of ids: all ids are below it.
+        scores: The scores of a policy, which change for drawn clients only (`Policy.lasting`).
+        prices: What drawing a client takes from the budget.
+        weights: λ up to a factor, for a mixture with p ∝ λ. None: the mixture is with uniform.
     """
 
     def __init__(
@@ -34,24 +34,26 @@ class Index:
     ) -> None:
         self.scores, self.prices, self.weights = scores, prices, weights
         self.main = Buckets(room)
+        """The clients by score."""
         self.by_weight = None if weights is None else Buckets(room)
+        """The clients by weight."""
         self.intervals: IntervalTree | None = None
-        """Made when an ordered draw first needs it."""
+        """The clients as intervals, made when an ordered draw first needs them."""
         self.totals = np.zeros((3, 2))
-        """Σ price, score and weight of all clients, each with its rounding error."""
+        """Σ price, Σ score and Σ weight of all clients, each with its rounding error."""
 
     def __len__(self) -> int:
         return len(self.main)
 
     def widen(self, room: int) -> None:
-        """Ids up to here."""
+        """Make room for more ids."""
         self.main.widen(room)
         if self.by_weight is not None:
             self.by_weight.widen(room)
         self.intervals = None
 
     def build(self, ids: IntArray) -> None:
-        """These clients, ascending, and nobody else."""
+        """Insert these clients, ascending, into an empty index. All other clients are removed."""
         self.totals[0] = _total(self.prices, ids)
         if self.by_weight is not None and self.weights is not None:
             self.by_weight.build(ids, self.weights, self.prices)
@@ -59,35 +61,35 @@ class Index:
         self.rescore(ids)
 
     def rescore(self, ids: IntArray) -> None:
-        """The same clients; the scores of all have changed, and nothing else has."""
+        """Sort the clients again after the scores of all have changed, and nothing else has."""
         self.main.build(ids, self.scores, self.prices)
         self.totals[1] = _total(self.scores, ids)
         self.intervals = None
 
     def insert(self, ids: IntArray) -> None:
-        """Clients that can be drawn again, or now."""
+        """Insert clients that can be drawn from now on."""
         if len(ids) == 0:
             return
         prices, scores, weights = self._numbers(ids)
         self.main.insert(ids, scores, prices)
         if self.by_weight is not None:
             self.by_weight.insert(ids, weights, prices)
-        self._count(prices, scores, weights)
+        self._add_to_totals(prices, scores, weights)
         self._touch(ids)
 
     def remove(self, ids: IntArray) -> None:
-        """Clients that cannot be drawn for now. Their scores are still those of the last change."""
+        """Remove clients that cannot be drawn. Their scores must still be those of the index."""
         if len(ids) == 0:
             return
         prices, scores, weights = self._numbers(ids)
         self.main.remove(ids, scores, prices)
         if self.by_weight is not None:
             self.by_weight.remove(ids, weights, prices)
-        self._count(-prices, -scores, -weights)
+        self._add_to_totals(-prices, -scores, -weights)
         self._touch(ids)
 
     def change(self, ids: IntArray, old: FloatArray) -> None:
-        """Scores of clients changed, from `old` to what they are now."""
+        """Move clients whose scores changed from `old` to what they are now."""
         inside = self.main.place[ids] >= 0
         ids, old = ids[inside], old[inside]
         new = self.scores(ids)
@@ -97,20 +99,23 @@ class Index:
         self._touch(ids)
 
     def _numbers(self, ids: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Price, score and weight of these clients; no weights where nobody needs them."""
+        """Prices, scores and weights of these clients, [m] each; no weights where none are used."""
         weights = np.empty(0) if self.weights is None else self.weights(ids)
         return self.prices(ids), self.scores(ids), weights
 
-    def _count(self, *numbers: FloatArray) -> None:
+    def _add_to_totals(self, *numbers: FloatArray) -> None:
+        """Add prices, scores and weights to the totals."""
         for total, added in zip(self.totals, numbers, strict=True):
             exact_sum.add(total, added)
 
     def _touch(self, ids: IntArray) -> None:
+        """Pass a change of these clients to the intervals, if there are any."""
         if self.intervals is not None:
             self.intervals.touch(ids)
 
     def packed(self) -> Arrays:
-        """The layout, which decides what a random number means, and the sums to the last digit."""
+        """The arrays for a file: the order of clients, which decides what a random number draws,
+        and the sums to the last digit."""
         parts = {"main": self.main, "by_weight": self.by_weight}
         arrays: Arrays = {"totals": self.totals}
         for name, part in parts.items():
@@ -119,10 +124,10 @@ class Index:
         return arrays
 
     def restore(self, arrays: Arrays, out: IntArray) -> None:
-        """What `packed` packed, of all clients but these.
+        """Take over what `packed` packed, checked: all clients except those in `out`.
 
-        The layout is made anew where scores are not those of the time it was made: the rule of a
-        policy may have become another since.
+        The index is built again where scores are no longer those of the file, since the rule of a
+        policy may have changed.
         """
         intact.names("index", arrays, self.packed())
         totals = arrays["totals"]
@@ -141,7 +146,7 @@ class Index:
             self.build(ids)
 
     def _correct_totals(self, ids: IntArray) -> None:
-        """Make those anew that are not the sums of these clients."""
+        """Compute those totals again that are not the sums over these clients."""
         for total, numbers in zip(
             self.totals, (self.prices, self.scores, self.weights), strict=True
         ):
@@ -150,7 +155,7 @@ class Index:
                 total[:] = truth
 
     def mixture(self, budget: float, mix: float, cap: float) -> Mixture:
-        """The probabilities for this budget."""
+        """The probabilities of all clients for this budget."""
         main = self.main.threshold(budget, self.scores, self.prices, cap)
         by_weight = None
         if self.by_weight is not None and self.weights is not None:
@@ -159,11 +164,11 @@ class Index:
 
     @property
     def price(self) -> float:
-        """Of all clients together."""
+        """The price of all clients together."""
         return float(self.totals[0].sum())
 
     def size(self, mixture: Mixture) -> float:
-        """Σ p: how many clients are drawn on average."""
+        """Σp, the expected number of drawn clients."""
         explored = mixture.uniform * len(self)
         if mixture.by_weight is not None and self.weights is not None:
             explored = self._size(mixture.by_weight, self.weights, self.totals[2], mixture.cap)
@@ -171,45 +176,60 @@ class Index:
         return (1 - mixture.mix) * main + mixture.mix * explored
 
     def _size(self, threshold: Threshold, scores: Scores, total: FloatArray, cap: float) -> float:
-        """Σ min(cap, c·score)."""
+        """Σ min(cap, c·score) over all clients."""
         certain = threshold.certain
         free = max(math.fsum([*total, *(-scores(certain))]), 0.0)
-        # c is infinite where nobody is left
+        # c is infinite where all are at the cap
         return cap * len(certain) + (threshold.c * free if len(certain) < len(self) else 0.0)
 
     def expected(self, mixture: Mixture, ids: IntArray) -> FloatArray:
-        """p of these clients, whether or not they can be drawn now."""
+        """The probabilities p of these clients, [m], as if all of them could be drawn."""
         return mixture.of_scores(self.scores(ids)) + self._explored(mixture, ids)
 
     def _explored(self, mixture: Mixture, ids: IntArray) -> FloatArray:
+        """The part of p by exploration, [m]."""
         if self.weights is None:
             return np.full(len(ids), mixture.mix * mixture.uniform)
         return mixture.of_weights(self.weights(ids))
 
     def tossed(self, mixture: Mixture, rng: np.random.Generator) -> IntArray:
-        """Clients whose own coin fell, as if all N had been tossed, ascending."""
+        """The clients drawn by independent coins, ascending, as if all N coins had been tossed.
+
+        Each client is a candidate with a bound on its probability, and is kept with the ratio of
+        its probability to the bound.
+        """
         if self.by_weight is None:
             always = mixture.mix * mixture.uniform
             ids, bound = self.main.candidates(lambda score: mixture.of_scores(score) + always, rng)
             kept = rng.random(len(ids)) < self.expected(mixture, ids) / bound
             return np.sort(ids[kept])
-        # a by score, b by weight. Whoever has a > ½ (at most 2K) tosses one coin for a + b; of the
-        # others those by score come with a, and those by weight with b/(1−a) ≤ 2b: in all a + b.
-        ids, bound = self.main.candidates(lambda s: _half(mixture.of_scores(s)), rng)
+        # p = a + b, a by score and b by weight. Clients with a > ½ (at most 2K) toss one coin for
+        # a + b. The others toss two: by score with a, and by weight with b/(1−a) ≤ 2b. Together
+        # that is a + (1−a)·b/(1−a) = a + b.
+        ids, bound = self.main.candidates(lambda s: _one_above_half(mixture.of_scores(s)), rng)
         a = mixture.of_scores(self.scores(ids))
-        chance = np.where(a > 0.5, self.expected(mixture, ids), a)
-        first = ids[rng.random(len(ids)) < chance / bound]
+        p = np.where(a > 0.5, self.expected(mixture, ids), a)
+        first = ids[rng.random(len(ids)) < p / bound]
         ids, bound = self.by_weight.candidates(
             lambda w: np.minimum(2 * mixture.of_weights(w), 1.0), rng
         )
         a = mixture.of_scores(self.scores(ids))
-        chance = np.where(a > 0.5, 0.0, self._explored(mixture, ids) / (1 - np.minimum(a, 0.5)))
-        second = ids[rng.random(len(ids)) < chance / bound]
+        p = np.where(a > 0.5, 0.0, self._explored(mixture, ids) / (1 - np.minimum(a, 0.5)))
+        second = ids[rng.random(len(ids)) < p / bound]
+        # Clients that both coins drew count once.
         both = np.sort(np.concatenate([first, second]))
         return both[np.append(True, both[1:] != both[:-1])] if len(both) else both
 
     def at(self, mixture: Mixture, points: Callable[[float], FloatArray]) -> IntArray:
-        """The client at each point of the line of length Σp, in the order of ids, [m]."""
+        """The client whose interval holds each point, [m].
+
+        Every client has an interval as long as its probability. They lie side by side in the order
+        of ids, from 0 to Σp.
+
+        Args:
+            mixture: The probabilities of the round.
+            points: Gives the points when it is called with Σp.
+        """
         if self.intervals is None:
             self.intervals = IntervalTree(self.main.place, self.scores, self.weights, self.expected)
         return self.intervals.clients(mixture, points)
@@ -217,30 +237,32 @@ class Index:
 
 @dataclass(frozen=True)
 class IndexedDraw:
-    """The clients of an index with the probabilities of one round: what a procedure is given."""
+    """The clients of an index with the probabilities of one round, as a procedure is given them."""
 
     index: Index
+    """The eligible clients."""
     mixture: Mixture
+    """Their probabilities."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     def tossed(self, rng: np.random.Generator) -> IntArray:
-        """Clients whose own coin fell, ascending."""
+        """The clients drawn by independent coins, ascending."""
         return self.index.tossed(self.mixture, rng)
 
     def at(self, points: Callable[[float], FloatArray]) -> IntArray:
-        """The client at each point of the line of length Σp, [m]."""
+        """The client whose interval holds each point, [m]. See `Index.at`."""
         return self.index.at(self.mixture, points)
 
 
-def _half(probability: FloatArray) -> FloatArray:
-    """1 for those above a half: they toss coins of their own."""
+def _one_above_half(probability: FloatArray) -> FloatArray:
+    """The probabilities, with 1 for those above a half: these clients toss coins of their own."""
     return np.where(probability > 0.5, 1.0, probability)
 
 
 def _total(numbers: Scores, ids: IntArray) -> FloatArray:
-    """Their sum over these clients, [2]; see `exact_sum.running`."""
+    """The sum of numbers over these clients, and its rounding error, [2]."""
     parts = np.zeros(2)
     for low in range(0, len(ids), CHUNK):
         exact_sum.add(parts, numbers(ids[low : low + CHUNK]))

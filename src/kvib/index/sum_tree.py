@@ -1,4 +1,4 @@
-"""Sums over blocks of clients, blocks of blocks, and so on: points are found in O(log N)."""
+"""A tree of sums over blocks of clients, in which a point is found in O(log N)."""
 
 import numpy as np
 
@@ -6,13 +6,19 @@ from kvib.compiled import kernel
 from kvib.types import FloatArray, IntArray
 
 FANOUT = 8
-"""Larger: fewer bytes, and more clients to look at for each that is drawn."""
+"""Clients per block, and blocks per node. A larger number takes fewer bytes, and looks at more
+clients for each that is drawn."""
 
 
 class SumTree:
-    """Several values per client, [J, N], of which only the sums over blocks of clients are kept.
+    """The sums of several values per client, [J, N], over blocks of clients and blocks of blocks.
 
-    Sums are made from what is below them, never by subtraction, so they stay as good as new.
+    The values themselves are not kept. Each sum is computed from the sums below it, never by
+    subtraction, so it stays as exact as a new one.
+
+    Args:
+        kinds: The number J of values per client.
+        room: The number of ids: all ids are below it.
     """
 
     def __init__(self, kinds: int, room: int) -> None:
@@ -20,23 +26,23 @@ class SumTree:
         while sizes[-1] > 1:
             sizes.append(-(-sizes[-1] // FANOUT))
         self.levels = np.concatenate([[0], np.cumsum(sizes)])
-        """Where each level begins; blocks of clients are the first, the root is the last."""
+        """The first node of each level. Level 0 are the blocks of clients, the last is the root."""
         self.sums = np.zeros((self.levels[-1], kinds))
-        """[nodes, J]: what a search looks at lies together."""
+        """The sums of all nodes, [nodes, J]: what a search looks at lies together."""
 
     @property
     def blocks(self) -> int:
-        """How many blocks of clients there are."""
+        """The number of blocks of clients."""
         return int(self.levels[1])
 
     @property
     def total(self) -> FloatArray:
-        """Of all clients, [J]."""
+        """The sums over all clients, [J]."""
         whole: FloatArray = self.sums[-1]
         return whole
 
     def refresh(self, blocks: IntArray, values: FloatArray) -> None:
-        """Blocks, ascending, whose clients now have these values, [J, m, 8]."""
+        """Compute the sums of these blocks, ascending, from values of their clients, [J, m, 8]."""
         self.sums[blocks] = values.sum(axis=2).T
         _sum_up(blocks, self.levels, self.sums)
 
@@ -46,15 +52,17 @@ class SumTree:
 
 
 def ids_of(blocks: IntArray) -> IntArray:
-    """Clients of some blocks, [m, 8]."""
+    """The clients of these blocks, [m, 8]."""
     return blocks[:, None] * FANOUT + np.arange(FANOUT)
 
 
 @kernel
 def _sum_up(blocks: IntArray, levels: IntArray, sums: FloatArray) -> None:
+    """Compute the sums of all nodes above these blocks, level by level."""
     nodes = blocks.copy()
     m = len(nodes)
     for level in range(1, len(levels) - 1):
+        # The parents of the nodes, each once.
         parents = 0
         for k in range(m):
             parent = nodes[k] // FANOUT
@@ -63,6 +71,7 @@ def _sum_up(blocks: IntArray, levels: IntArray, sums: FloatArray) -> None:
             nodes[parents] = parent
             parents += 1
         m = parents
+        # The sum of each parent from its children.
         for k in range(m):
             first = levels[level - 1] + FANOUT * nodes[k]
             last = min(first + FANOUT, levels[level])
@@ -77,12 +86,14 @@ def _sum_up(blocks: IntArray, levels: IntArray, sums: FloatArray) -> None:
 def _find(
     points: FloatArray, factors: FloatArray, levels: IntArray, sums: FloatArray
 ) -> tuple[IntArray, FloatArray]:
+    """For each point, go down from the root to the block that holds it."""
     blocks, left = np.empty(len(points), np.int64), points.copy()
     for k in range(len(points)):
         node = 0
         for level in range(len(levels) - 3, -1, -1):
             first = levels[level] + FANOUT * node
             last = min(first + FANOUT, levels[level + 1])
+            # Pass the children that end before the point, and stop at the one that holds it.
             inside = -1
             for child in range(first, last):
                 value = 0.0
@@ -94,7 +105,7 @@ def _find(
                 if left[k] < value:
                     break
                 left[k] -= value
-            # beyond the last by rounding: the last that has anything
+            # By rounding a point may lie beyond the last child: take the last positive one.
             node = inside - levels[level]
         blocks[k] = node
     return blocks, left

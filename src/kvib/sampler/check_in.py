@@ -16,11 +16,13 @@ from kvib.types import FloatArray, IntArray, Key
 
 
 class CheckIn(Part):
-    """Every client tosses its own coin, made of (seed, round, key), against its probability.
+    """A round of check-ins: every client tosses a coin, made of (seed, round, key).
+
+    The client takes part where its coin is below its probability.
 
     Args:
-        parts: what the sampler knows.
-        drawing: gives the probabilities, and opens the round in the end.
+        parts: The parts of the sampler.
+        drawing: The part that gives the probabilities, and that opens the round in the end.
     """
 
     HEADER = ("check-in",)
@@ -37,30 +39,30 @@ class CheckIn(Part):
         self._design, self.is_open = self._fixed(), True
 
     def close(self) -> None:
-        """End the check-in; the next round is another one."""
+        """End the check-in."""
         self._design, self.is_open = None, False
 
-    def refuse(self, what: str) -> None:
-        """Refuse what would change the probabilities of an open check-in."""
+    def refuse(self, call: str) -> None:
+        """Refuse a call that would change the probabilities of an open check-in."""
         if self.is_open:
             round = self._parts.rounds.round
             raise ValueError(
                 f"round {round} is open for check-in, and its probabilities must not change; "
-                f"gather(keys) ends it, then {what}"
+                f"gather(keys) ends it, then {call}"
             )
 
     def admit(self, key: Key) -> Admission:
-        """Whether the client that asks takes part; the check-in is open."""
+        """The answer to a client that asks. The check-in must be open."""
         assert self._design is not None
         ids = self._parts.population.ids([key])
         p = self._design.expected(ids)
         if self._coins(ids)[0] >= p[0]:
             return Admission(False, 0.0)
-        reached = self._parts.rates.at(ids) * p
-        return Admission(True, float((self._parts.population.share(ids) / reached)[0]))
+        expected_answers = self._parts.rates.at(ids) * p  # q·p
+        return Admission(True, float((self._parts.population.share(ids) / expected_answers)[0]))
 
     def gathered(self, keys: Sequence[Key]) -> Draw:
-        """The cohort of those who asked and were admitted."""
+        """The draw whose cohort are these clients, each of which must have been admitted."""
         parts = self._parts
         ids = np.unique(parts.population.ids(keys))
         design = self._fixed() if self._design is None else self._design
@@ -76,7 +78,7 @@ class CheckIn(Part):
         return self._drawing.drawn(cohort, design.budget, design.requested)
 
     def _fixed(self) -> Design:
-        """Probabilities of the coming round, for clients one by one."""
+        """The design of the coming round, or an error where clients cannot ask one by one."""
         rates, procedure = self._parts.rates, self._parts.eligible.procedure
         if procedure is not independent:
             raise ValueError(
@@ -96,15 +98,15 @@ class CheckIn(Part):
         return self._drawing.unlisted()
 
     def _coins(self, ids: IntArray) -> FloatArray:
-        """The numbers in [0, 1) that these clients toss in the coming round."""
+        """The coins of these clients in the coming round: numbers in [0, 1), [m]."""
         seed, round = self._drawing.seed, self._parts.rounds.round
         return np.array([coin(seed, round, key) for key in self._parts.population.keys(ids)])
 
     def about(self) -> dict[str, Any]:
-        """Whether it is open, for the header of a file."""
+        """Whether the check-in is open, for the header of a file."""
         return {"check-in": self.is_open}
 
     def restore(self, saved: Saved) -> None:
-        """Open again what was open, once everything else is restored."""
+        """Open the check-in again if it was open, once everything else is restored."""
         if intact.flag(saved.about, "check-in"):
             self.open()

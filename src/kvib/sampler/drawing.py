@@ -1,4 +1,4 @@
-"""The cohort of a round: who can be drawn, with what probability, and who was."""
+"""The draw of a round: who can be drawn, with what probability, and who was drawn."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ from kvib.sampler.learner import Learner
 from kvib.sampler.parts import Parts
 from kvib.types import BoolArray, FloatArray, IntArray
 
-_NONE = np.empty(0, np.int64)
+_NO_CLIENTS = np.empty(0, np.int64)
 
 
 class Conditions(NamedTuple):
-    """What a draw is given; the arguments of `Sampler.draw`."""
+    """The arguments of `Sampler.draw`."""
 
     available: ArrayLike | None = None
     budget: float | None = None
@@ -25,69 +25,74 @@ class Conditions(NamedTuple):
     absent: ArrayLike | None = None
 
 
-NOTHING = Conditions()
+_NO_CONDITIONS = Conditions()
 
 
 class Draw(NamedTuple):
-    """A cohort that was drawn, before its round is opened. Nothing has changed yet."""
+    """A cohort that was drawn, before its round is opened. The sampler has not changed yet."""
 
     cohort: Cohort
     budget: float
-    """Σ E[count]: what was requested, or less where few can be drawn."""
+    """Σ E[count]: the requested budget, or less where few clients can be drawn."""
     requested: float
+    """The budget that was requested: clients, costs or answers."""
     excluded: IntArray | None = None
-    """Clients that the estimate does not stand for; None where no estimator asks."""
+    """Clients that the estimate does not stand for. None where no estimator needs them."""
     present: BoolArray | None = None
-    """Which clients were available, where their rates are learned from it, [N]."""
+    """Which clients were available, [N]. None where availability is not learned."""
 
 
 class Drawing:
-    """Draws the next round, then opens it.
+    """The part that draws the next round, then opens it.
 
     Args:
-        parts: what the sampler knows.
-        seed: with the round number it decides every draw.
+        parts: The parts of the sampler.
+        seed: The seed, which decides every draw together with the round number.
     """
 
     def __init__(self, parts: Parts, seed: int) -> None:
         self._parts = parts
         self.seed = seed
         self.generator = generator
-        """Makes the generator of a draw from (seed, round, purpose)."""
+        """The function that makes the generator of a draw from (seed, round, purpose)."""
 
-    def draw(self, given: Conditions) -> Draw:
-        """A cohort for the next round."""
-        absent = self._absent(given)
+    def draw(self, conditions: Conditions) -> Draw:
+        """Draw the cohort of the next round, without opening it."""
+        absent = self._absent(conditions)
         with self._parts.eligible.without(absent):
-            design = self.design(given)
+            design = self.design(conditions)
             drawn = design.draw(self.generator(self.seed, self._parts.rounds.round, "draw"))
-        return self.drawn(drawn, design.budget, design.requested, given)
+        return self.drawn(drawn, design.budget, design.requested, conditions)
 
     def drawn(
-        self, cohort: Cohort, budget: float, requested: float, given: Conditions = NOTHING
+        self,
+        cohort: Cohort,
+        budget: float,
+        requested: float,
+        conditions: Conditions = _NO_CONDITIONS,
     ) -> Draw:
-        """A cohort as one of the next round, whoever drew it.
+        """A given cohort as the draw of the next round.
 
         Args:
-            cohort: who was drawn.
+            cohort: The clients that were drawn: by `draw`, by a check-in, or in a journal.
             budget: Σ E[count].
-            requested: the budget that was asked for.
-            given: what the draw was given.
+            requested: The budget that was requested.
+            conditions: The arguments of the draw.
         """
-        absent = self._absent(given)
+        absent = self._absent(conditions)
         excluded = present = None
         if self._parts.memory is not None:
-            excluded = self._excluded(given.available, absent)
+            excluded = self._excluded(conditions.available, absent)
         if not self._parts.rates.availability_known:
             present = np.zeros(self._parts.population.count, dtype=np.bool_)
-            present[available_ids(given.available, len(present))] = True
+            present[available_ids(conditions.available, len(present))] = True
             present[absent] = False
         return Draw(cohort, budget, requested, excluded, present)
 
     def open(self, draw: Draw) -> Cohort:
-        """The drawn cohort as that of the next round, which begins now."""
+        """Open the next round with a draw, and return its cohort."""
         if draw.present is not None:
-            here = self._parts.population.here()
+            here = self._parts.population.here()  # departed clients teach no availability
             self._parts.rates.observe_presence(here, draw.present[here])
         ids = draw.cohort.ids
         cohort = self._parts.rounds.open(
@@ -99,37 +104,39 @@ class Drawing:
             guarantee=self._parts.rates.guarantee,
             excluded=draw.excluded,
         )
-        if self._parts.cool_down.rounds:
+        if self._parts.cool_down.rounds:  # these clients wait now, others no longer do
             self._parts.eligible.remove(self._parts.cool_down.add(cohort.ids, cohort.round))
             self._parts.eligible.insert(self._parts.cool_down.released(self._parts.rounds.round))
         return cohort
 
-    def probabilities(self, given: Conditions) -> FloatArray:
-        """Expected counts of all clients, [N]."""
+    def probabilities(self, conditions: Conditions) -> FloatArray:
+        """Expected counts of all clients in the coming round, [N]."""
         N = self._parts.population.count
-        if given.absent is not None:  # as a list: to look must not move clients in the index
-            there = np.setdiff1d(available_ids(given.available, N), self._absent(given))
-            given = given._replace(available=there)
-        return self.design(given).expected(np.arange(N))
+        if conditions.absent is not None:
+            # As a list of the available: a look must not move clients in the index.
+            present = np.setdiff1d(available_ids(conditions.available, N), self._absent(conditions))
+            conditions = conditions._replace(available=present)
+        return self.design(conditions).expected(np.arange(N))
 
-    def design(self, given: Conditions) -> Design:
-        """Expected counts of the coming round, and the way to draw by them."""
-        self._parts.rates.must_be_listed(given.available)
-        if given.available is None and given.norms is None:
-            return self.unlisted(given.budget)
+    def design(self, conditions: Conditions) -> Design:
+        """The design of the coming round: expected counts, and the way to draw by them."""
+        self._parts.rates.must_be_listed(conditions.available)
+        if conditions.available is None and conditions.norms is None:
+            return self.unlisted(conditions.budget)
         parts, N = self._parts, self._parts.population.count
-        requested, learner = parts.prices.requested(given.budget, N), self._informed(given.norms)
-        ids = parts.eligible.eligible(available_ids(given.available, N))
+        requested = parts.prices.requested(conditions.budget, N)
+        learner = self._informed(conditions.norms)
+        ids = parts.eligible.eligible(available_ids(conditions.available, N))
         return parts.eligible.among(ids, parts.rounds.round, requested, learner)
 
     def unlisted(self, budget: float | None = None) -> Design:
-        """Expected counts of the coming round where no list says who is there."""
+        """The design of the coming round where no list of available clients is given."""
         requested = self._parts.prices.requested(budget, self._parts.population.count)
-        self._informed(None)  # or refuse
+        self._informed(None)  # raises where the policy must know all norms
         return self._parts.eligible.design(self._parts.rounds.round, requested)
 
     def _informed(self, norms: ArrayLike | None) -> Learner:
-        """What to draw with: a learner that knows all norms, if the policy wants them."""
+        """The learner to draw with: one that knows all norms, if they are given."""
         policy, N = self._parts.learner.policy, self._parts.population.count
         if norms is None:
             if policy.needs_norms:
@@ -142,18 +149,19 @@ class Drawing:
         pi = self._parts.population.raw[ids] * all_norms(norms, N)
         return self._parts.learner.informed(pi, rates.at(ids), rates.available(ids))
 
-    def _absent(self, given: Conditions) -> IntArray:
-        """Clients that are said to be absent, ascending."""
-        if given.absent is None:
-            return _NONE
-        return available_ids(given.absent, self._parts.population.count, "absent")
+    def _absent(self, conditions: Conditions) -> IntArray:
+        """The clients that the conditions list as absent, ascending."""
+        if conditions.absent is None:
+            return _NO_CLIENTS
+        return available_ids(conditions.absent, self._parts.population.count, "absent")
 
     def _excluded(self, available: ArrayLike | None, absent: IntArray) -> IntArray:
-        """Clients that the draw does not stand for, which memory knows something of too."""
-        if not self._parts.rates.always:  # then it stands for those who are away too
+        """Clients that the draw does not stand for, so that memory must not stand for them."""
+        if not self._parts.rates.always:  # then it stands for absent clients too
             return self._parts.cool_down.ids
-        N, out = self._parts.population.count, np.union1d(self._parts.cool_down.ids, absent)
+        excluded = np.union1d(self._parts.cool_down.ids, absent)
         if available is None:
-            return out
-        there = np.setdiff1d(available_ids(available, N), out)
-        return np.setdiff1d(np.arange(N), there)
+            return excluded
+        N = self._parts.population.count
+        present = np.setdiff1d(available_ids(available, N), excluded)
+        return np.setdiff1d(np.arange(N), present)

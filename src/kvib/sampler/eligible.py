@@ -1,4 +1,4 @@
-"""Who can be drawn now, and how often on average."""
+"""The clients that can be drawn now, and their expected counts."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ from kvib.procedures import Procedure
 from kvib.sampler.learner import Learner
 from kvib.types import Arrays, FloatArray, IntArray
 
-_NONE = np.empty(0, np.int64)
+_NO_CLIENTS = np.empty(0, np.int64)
 
 
-def _nothing() -> Pairs:
+def _no_pairs() -> Pairs:
     """Second moments of a draw among no clients."""
     return Pairs(1.0, np.empty(0))
 
@@ -34,28 +34,29 @@ class Design(NamedTuple):
     """The sampling design of the coming round: expected counts, and the way to draw by them."""
 
     expected: Callable[[IntArray], FloatArray]
-    """E[count] of these clients, [m]; 0 for those who cannot be drawn."""
+    """E[count] of these clients, [m], which is 0 for clients that cannot be drawn."""
     draw: Callable[[np.random.Generator], Cohort]
+    """Draws a cohort."""
     budget: float
-    """Σ E[count]: what was requested, or less where few can be drawn."""
+    """Σ E[count]: the requested budget, or less where few clients can be drawn."""
     requested: float
-    """In clients, or in costs or answers where the budget is in those."""
+    """The requested budget: clients, or costs or answers where the budget counts those."""
 
 
 class Eligible(Part):
-    """The clients that can be drawn: those who are here, do not wait and are not absent.
+    """The clients that can be drawn: they have not left, do not wait and are not absent.
 
-    Where policy and procedure allow it they are kept in an index, and a draw costs no more than
-    that of the drawn; else every draw looks at all of them.
+    Where policy and procedure allow it the clients are kept in an index, and the cost of a draw
+    grows with the cohort only. Elsewhere every draw looks at all clients.
 
     Args:
-        population: who there is.
-        cool_down: who waits.
-        prices: what drawing a client takes from the budget.
-        learner: whom to prefer.
-        procedure: how to draw.
-        variables: what is known of every client, [N, d], for procedures that balance on it.
-        sketches: sketches of last updates, for the same.
+        population: All clients.
+        cool_down: The clients that wait.
+        prices: What drawing a client takes from the budget.
+        learner: The policy, and what it has learned.
+        procedure: The procedure that draws.
+        variables: What is known of every client, [N, d], for procedures that balance on it.
+        sketches: Sketches of last updates, for procedures that balance on them.
     """
 
     def __init__(
@@ -74,17 +75,17 @@ class Eligible(Part):
         self._learner = learner
         self._sketches = sketches
         self._variables = variables
-        self._absent = _NONE
+        self._absent = _NO_CLIENTS
         self.index: Index | None = None
-        """Scores of those who can be drawn; None where every draw looks at all clients."""
+        """The scores of eligible clients. None where every draw looks at all clients."""
         self.draw_by(procedure)
 
     def draw_by(self, procedure: Procedure) -> None:
-        """Draw by this procedure, and by the learner's policy of now."""
+        """Draw by this procedure from now on, and by the current policy of the learner."""
         index = None
         if self._learner.policy.lasting and procedure.by_index is not None:
             index = self._new_index()
-            index.build(self._population.here())  # or an error, and all is as before
+            index.build(self._population.here())  # an error here leaves all as it was
         self.procedure, self.index = procedure, index
         self.remove(self._cool_down.ids)
 
@@ -102,7 +103,7 @@ class Eligible(Part):
         return {"variables": self.variables, **named}
 
     def restore(self, saved: Saved) -> None:
-        """What its index packed, once all that it depends on is restored."""
+        """Take over the saved index, once all parts that it depends on are restored."""
         arrays = saved.part("index")
         if self.index is None:
             intact.names("index", arrays, ())
@@ -111,7 +112,7 @@ class Eligible(Part):
             self.index.restore(arrays, np.union1d(departed, self._cool_down.ids))
 
     def design(self, round: int, requested: float) -> Design:
-        """Expected counts of all clients that can be drawn."""
+        """The design of a draw among all eligible clients."""
         if self.index is None or len(self.index) == 0:
             return self.among(self.eligible(np.arange(self._population.count)), round, requested)
         return self._by_index(self.index, round, requested)
@@ -119,13 +120,13 @@ class Eligible(Part):
     def among(
         self, ids: IntArray, round: int, requested: float, learner: Learner | None = None
     ) -> Design:
-        """Of these clients, who can be drawn.
+        """The design of a draw among these clients, which are all looked at.
 
         Args:
-            ids: ascending.
-            round: the coming one.
-            requested: the budget.
-            learner: another than the usual one.
+            ids: The clients, ascending.
+            round: The coming round.
+            requested: The budget.
+            learner: The learner to draw with. By default it is the sampler's.
         """
         weights = self._population.share(ids)
         prices = self._prices.of(ids) if self._prices.differ else None
@@ -135,17 +136,17 @@ class Eligible(Part):
             learner = self._learner if learner is None else learner
             expected = learner.expected(ids, round, K, weights, prices)
             size = float(expected.sum())
-            if math.isclose(size, K, rel_tol=1e-9):  # but for rounding
+            if math.isclose(size, K, rel_tol=1e-9):  # equal but for rounding
                 size = K
 
-        def expected_of(some: IntArray) -> FloatArray:
+        def expected_of(chosen: IntArray) -> FloatArray:
             counts = np.zeros(self._population.count)
             counts[ids] = expected
-            return counts[some]
+            return counts[chosen]
 
         def draw(rng: np.random.Generator) -> Cohort:
             if len(ids) == 0:
-                return replace(self.cohort(ids, expected), pairs=_nothing)
+                return replace(self.cohort(ids, expected), pairs=_no_pairs)
             return self.procedure(
                 expected, rng, weights=weights, ids=ids, variables=self.balanced_on(ids)
             )
@@ -153,7 +154,7 @@ class Eligible(Part):
         return Design(expected_of, draw, size, requested)
 
     def _by_index(self, index: Index, round: int, requested: float) -> Design:
-        """The same law at the cost of the drawn."""
+        """The same design by the index, at a cost that grows with the cohort only."""
         spent = min(requested, index.price)
         policy, state = self._learner.policy, self._learner.state
         mixture = index.mixture(spent, policy.exploration(state, round).mix, self.procedure.cap)
@@ -170,9 +171,10 @@ class Eligible(Part):
         return Design(expected_of, draw, size, requested)
 
     def balanced_on(self, ids: IntArray) -> FloatArray | None:
-        """What a balancing procedure shall keep the totals of, [m, d]: λ, λ·variables, λ·sketches.
+        """What a balancing procedure keeps the totals of, [m, d]: λ, λ·variables, λ·sketches.
 
-        Clients that were never seen stand for the mean of those that were.
+        None where the procedure does not balance. Clients that were never seen have the mean sketch
+        of those that were.
         """
         if not self.procedure.uses_variables:
             return None
@@ -182,7 +184,7 @@ class Eligible(Part):
         return np.concatenate([weight, weight * self._variables[ids], weight * sketches], axis=1)
 
     def cohort(self, ids: IntArray, expected: FloatArray) -> Cohort:
-        """Clients that were drawn once."""
+        """The cohort of these clients, each drawn once."""
         pairs = self.procedure.pairs
         return Cohort(
             ids=ids,
@@ -193,27 +195,27 @@ class Eligible(Part):
         )
 
     def eligible(self, ids: IntArray) -> IntArray:
-        """Those of them who can be drawn, ascending."""
+        """Those of these clients that can be drawn, ascending."""
         departed = np.fromiter(self._population.departed, np.int64)
-        waiting = self._cool_down.ids if self._cool_down.rounds else _NONE
-        out = np.concatenate([departed, waiting, self._absent])
-        return np.setdiff1d(ids, out) if len(out) else ids
+        waiting = self._cool_down.ids if self._cool_down.rounds else _NO_CLIENTS
+        excluded = np.concatenate([departed, waiting, self._absent])
+        return np.setdiff1d(ids, excluded) if len(excluded) else ids
 
     @contextmanager
     def without(self, absent: IntArray) -> Iterator[None]:
-        """For one draw these clients cannot be drawn."""
-        out = self._inside(absent)
+        """Within the context, which is for one draw, these clients cannot be drawn."""
+        inside = self._inside(absent)
         self._absent = absent
-        self._take_out(out)
+        self._take_out(inside)
         try:
             yield
         finally:
-            self._absent = _NONE
-            self._put_in(out)
+            self._absent = _NO_CLIENTS
+            self._put_in(inside)
 
     @contextmanager
     def changing(self, ids: IntArray) -> Iterator[None]:
-        """What is learned meanwhile changes the scores of these clients, or of all."""
+        """Within the context learning may change the scores of these clients, or of all."""
         index = self.index
         if index is None:
             yield
@@ -227,41 +229,44 @@ class Eligible(Part):
 
     @contextmanager
     def reweighing(self, ids: IntArray) -> Iterator[None]:
-        """The weights of these clients change meanwhile."""
+        """Within the context the weights of these clients may change."""
         inside = self._inside(ids)
         self._take_out(inside)
         try:
             yield
-        finally:  # no client is lost where a policy refuses
+        finally:  # no client is lost where a policy raises
             self._put_in(inside)
 
     def remove(self, ids: IntArray) -> None:
-        """They cannot be drawn from now on."""
+        """Make these clients ineligible from now on."""
         self._take_out(self._inside(ids))
 
     def insert(self, ids: IntArray) -> None:
-        """They can be drawn again, or now; unless they left or rest."""
+        """Make these clients eligible, except those that have left or wait."""
         here = ids[self._population.is_here(ids)]
         self._put_in(here[~self._cool_down.has(here)])
 
     def widen(self, entries: int) -> None:
-        """Room for more clients."""
+        """Make room for more clients."""
         self._variables = growing.widened(self._variables, entries, axis=0)
         if self.index is not None:
             self.index.widen(entries)
 
     def _epoch(self) -> int:
-        """A number that changes when all scores have."""
+        """A number that changes when all scores have changed."""
         return self._learner.policy.epoch(self._learner.state)
 
     def _inside(self, ids: IntArray) -> IntArray:
+        """Those of these clients that are in the index."""
         return ids[:0] if self.index is None else ids[self.index.main.place[ids] >= 0]
 
     def _take_out(self, ids: IntArray) -> None:
+        """Remove these clients from the index, if there is one."""
         if self.index is not None:
             self.index.remove(ids)
 
     def _put_in(self, ids: IntArray) -> None:
+        """Insert these clients into the index, if there is one."""
         if self.index is not None:
             self.index.insert(ids)
 
@@ -270,6 +275,8 @@ class Eligible(Part):
         policy, state, population = self._learner.policy, self._learner.state, self._population
         weights = None
         if policy.exploration(state, 0).by_weight:
-            weights = self._prices.preferring(lambda ids: population.raw[ids])  # no cycle by self
+            weights = self._prices.preferring(
+                lambda ids: population.raw[ids]
+            )  # not self: no reference cycle
         scores = self._prices.preferring(self._learner.scores)
         return Index(len(self._population.raw), scores, self._prices.of, weights)

@@ -1,4 +1,4 @@
-"""What the answers of a round give: the estimated step, and what they teach."""
+"""What a sampler does with the answers of a round: it estimates the step, and learns."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,23 +23,23 @@ from kvib.sampler.parts import Parts
 from kvib.types import BoolArray, FloatArray
 
 End = Callable[[Ended], Guarantee]
-"""Learns from a round whose updates have all come, and says what its estimate is."""
+"""Learns from a round whose updates have all arrived; returns the guarantee of its estimate."""
 
 
 class Learning:
-    """Makes the step of a round from its updates, and lets every part learn that can.
+    """The part that estimates the step of a round, and lets all other parts learn from it.
 
     Args:
-        parts: what the sampler knows.
-        guard: bounds what one client can do.
+        parts: The parts of the sampler.
+        guard: The bound on what one client can add to a step, if there is one.
     """
 
     def __init__(self, parts: Parts, guard: Guard | None) -> None:
         self._parts = parts
-        self._silence_said = False
+        self._warned_of_silence = False
         self.guard = guard
         self.cut = 0.0
-        """What the guard cut off in the last round."""
+        """What the guard cut off in the last round: a bound on its bias."""
         self.guarantee: Guarantee = parts.rates.guarantee
         """The guarantee of the last round's estimate, now that it is known who answered."""
 
@@ -53,10 +53,10 @@ class Learning:
         *,
         spread: bool = False,
     ) -> Any:
-        """The estimated step from updates that come together; see `Sampler.step`."""
-        answered, given = answers(checked_cohort(cohort), updates)
+        """Estimate the step from updates that arrive together. See `Sampler.step`."""
+        answered, arrived = answers(checked_cohort(cohort), updates)
         if answered.any():
-            flat, shape = as_rows(given)
+            flat, shape = as_rows(arrived)
         estimation = self.begin(cohort, coefficients, end, answered=answered, spread=spread)
         if not answered.any():
             d = estimation.finish()  # what is remembered
@@ -73,14 +73,14 @@ class Learning:
         answered: BoolArray | None = None,
         spread: bool = False,
     ) -> Estimation:
-        """An estimation that takes updates part by part.
+        """Begin an estimation that takes updates part by part.
 
         Args:
-            cohort: as drawn.
+            cohort: The cohort as drawn.
             coefficients: `unbiased` or `self_normalised`.
-            end: called when all updates have come.
-            answered: who answers, where it is known before.
-            spread: whether to estimate the variance on the way.
+            end: The function to call when all updates have arrived.
+            answered: Which clients answer, [m], where it is known before.
+            spread: Whether to estimate the variance on the way.
         """
         parts = self._parts
         if parts.memory is not None and coefficients is not unbiased:
@@ -103,7 +103,7 @@ class Learning:
         return estimation
 
     def learn(self, cohort: Cohort, norms: FloatArray) -> None:
-        """Take in the norms of a cohort, NaN where a client did not answer; the round is over."""
+        """Learn from the norms of a cohort, NaN where a client was silent, and close the round."""
         parts, answered = self._parts, ~np.isnan(norms)
         if answered.any():
             answers = cohort.take(answered)
@@ -114,7 +114,7 @@ class Learning:
         parts.rounds.close(cohort)
 
     def finish(self, ended: Ended) -> None:
-        """Take in a round whose updates were seen: norms, sketches, what a memory shall keep."""
+        """Learn from a round whose updates were seen: norms, sketches, and updates to remember."""
         cohort, norms = ended.cohort, ended.norms
         self._parts.rounds.check(cohort)
         self.learn(cohort, norms)
@@ -128,41 +128,41 @@ class Learning:
             self._parts.memory.end_round()
 
     def judge(self, ended: Ended) -> Guarantee:
-        """Say what came of a round that `finish` took in."""
+        """Keep what was cut in a round that `finish` learned from, and return its guarantee."""
         self.cut = ended.cut
         if ended.biased:
             self.guarantee = "biased"
         return self.guarantee
 
     def warn(self, cohort: Cohort, norms: FloatArray) -> None:
-        """Warn of what norms alone cannot do, and of silence."""
+        """Warn of options that norms alone cannot serve, and of silent clients."""
         answered = ~np.isnan(norms)
         if answered.any():
             self._warn_of_norms_only()
         self.warn_of_silence(cohort, answered)
 
     def _warn_of_norms_only(self) -> None:
-        """Name what was asked for and cannot work without the updates themselves."""
+        """Warn of options of the sampler that cannot work without the updates themselves."""
         idle = {
             "guard": self.guard is not None,
             "sketch": self._parts.sketches.size > 0,
             "estimator": self._parts.memory is not None,
         }
         if any(idle.values()):
-            names = " and ".join(name for name, there in idle.items() if there)
+            names = " and ".join(name for name, is_idle in idle.items() if is_idle)
             warn(
                 f"{names} of this sampler see nothing in update(norms); call step(cohort, updates) "
                 "instead of estimate and update, or make the sampler without"
             )
 
     def warn_of_silence(self, cohort: Cohort, answered: BoolArray) -> None:
-        """Warn once where a client is silent that always answers."""
+        """Warn once where a client is silent whose answer was certain."""
         silent = self._parts.rates.lost(cohort, answered)
-        if silent and not self._silence_said:
+        if silent and not self._warned_of_silence:
             warn(
                 f"{silent} of {len(cohort)} clients of round {cohort.round} did not answer, but "
                 "their response probability is 1: the estimate is too small on average; give "
                 "Sampler(response=…) the probability of an answer, or EstimatedRate() to learn it. "
                 "This is said once; sampler.guarantee says it of every round"
             )
-            self._silence_said = True
+            self._warned_of_silence = True

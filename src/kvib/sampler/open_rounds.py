@@ -1,4 +1,4 @@
-"""Which rounds were drawn and which were answered or given up, so that no feedback counts twice."""
+"""Which rounds are open, answered or given up, so that no feedback counts twice."""
 
 from dataclasses import replace
 from hashlib import blake2b
@@ -14,17 +14,23 @@ from kvib.files.part import Part, Saved
 from kvib.types import Arrays, IntArray
 
 SEAL = 8
-"""Bytes that tell a cohort from another."""
+"""The bytes of the hash by which a cohort is recognised."""
 OPEN, ANSWERED, GIVEN_UP = 0, 1, 2
-"""What became of a round."""
+"""The state of a round, one byte in a file."""
 
 
 class OpenRounds(Part):
-    """One byte per round: several cohorts may be outstanding, each can be updated or given up once.
+    """The state of every round: open, answered or given up.
 
-    Beside it is a seal of every cohort, so that feedback is taken for the cohort that was drawn and
-    for no other. Files of earlier versions have none: cohorts that were outstanding there are not
+    Several cohorts may be outstanding, and each can be updated or given up once. Beside the state
+    is a seal of every cohort, so that feedback is taken for the cohort that was drawn and for no
+    other. Files of earlier versions have no seals: cohorts that were outstanding there are not
     compared.
+
+    Args:
+        token: The name of the sampler. By default it is random.
+        round: The number of rounds that were drawn.
+        updated: The state of each of them.
     """
 
     def __init__(self, token: str = "", round: int = 0, updated: bytes = b"") -> None:
@@ -33,10 +39,10 @@ class OpenRounds(Part):
         self.round = round
         self.updated = bytearray(updated)
         self._seals = bytearray(SEAL * round)
-        """Zeros where it is not known."""
+        """The seals of all cohorts, one after another. Zeros where a seal is not known."""
 
     def open(self, drawn: Cohort, **about: Any) -> Cohort:
-        """A draw as the cohort of the round that begins now, with further fields."""
+        """Begin a round, and return its cohort: the drawn clients with further fields."""
         cohort = replace(drawn, round=self.round, token=self.token, **about)
         self.keep(cohort)
         self.updated.append(OPEN)
@@ -44,7 +50,7 @@ class OpenRounds(Part):
         return cohort
 
     def keep(self, cohort: Cohort) -> None:
-        """Take only this cohort for the one of its round."""
+        """Keep the seal of a cohort: from now on no other is taken for the cohort of its round."""
         self._seals[self._place(cohort.round)] = seal(cohort)
 
     def check(self, cohort: Cohort) -> None:
@@ -68,8 +74,8 @@ class OpenRounds(Part):
             raise ValueError(
                 f"the cohort of round {cohort.round} was updated before; update each cohort once"
             )
-        known = self._seals[self._place(cohort.round)]
-        if any(known) and known != seal(cohort):
+        kept = self._seals[self._place(cohort.round)]
+        if any(kept) and kept != seal(cohort):
             raise ValueError(
                 f"this is not the cohort that was drawn in round {cohort.round}, but a part of it "
                 "or a changed one; give it as drawn, with NaN (or None) where there was no answer"
@@ -85,22 +91,22 @@ class OpenRounds(Part):
 
     @property
     def answered(self) -> int:
-        """How many rounds were answered."""
+        """The number of rounds that were answered."""
         return self.updated.count(ANSWERED)
 
     def outstanding(self) -> IntArray:
-        """Rounds that are neither answered nor given up, ascending."""
+        """The rounds that are neither answered nor given up, ascending."""
         return np.flatnonzero(np.frombuffer(bytes(self.updated), np.uint8) == OPEN)
 
     HEADER = ("round", "token")
     ARRAYS = ("updated", "ledger")
 
     def about(self) -> dict[str, Any]:
-        """Numbers for the header of a file."""
+        """The entries of the header of a file."""
         return {"round": self.round, "token": self.token}
 
     def packed(self, clients: int) -> Arrays:
-        """What became of every round, and the seals of the cohorts that are outstanding."""
+        """The state of every round, and the seals of the outstanding cohorts."""
         seals = np.frombuffer(bytes(self._seals), np.uint8).reshape(-1, SEAL)
         rounds = self.outstanding()
         rounds = rounds[seals[rounds].any(axis=1)]
@@ -111,7 +117,7 @@ class OpenRounds(Part):
         }
 
     def restore(self, saved: Saved) -> None:
-        """What was saved; earlier versions saved no seals."""
+        """Take over what was saved. Earlier versions saved no seals."""
         about, updated, seals = saved.about, saved.arrays["updated"], saved.part("ledger")
         token = about["token"]
         demand(isinstance(token, str) and token, f"token is {token!r}, and must be a text")
@@ -125,21 +131,27 @@ class OpenRounds(Part):
             self._restore_seals(seals["rounds"], seals["seals"])
 
     def _restore_seals(self, rounds: NDArray[Any], seals: NDArray[Any]) -> None:
+        """Take over the seals of these rounds, checked."""
         shaped("ledger.rounds", rounds, (len(rounds),), "iu")
         within("ledger.rounds", rounds, Range("a round", 0.0, self.round - 1.0, whole=True))
         shaped("ledger.seals", seals, (len(rounds), SEAL), "u")
-        for round, known in zip(rounds.tolist(), seals.astype(np.uint8), strict=True):
-            self._seals[self._place(round)] = known.tobytes()
+        for round, kept in zip(rounds.tolist(), seals.astype(np.uint8), strict=True):
+            self._seals[self._place(round)] = kept.tobytes()
 
     def _place(self, round: int) -> slice:
+        """The bytes of a round's seal."""
         return slice(SEAL * round, SEAL * (round + 1))
 
 
 def seal(cohort: Cohort) -> bytes:
-    """A hash of all that learning looks at. Numbers count in single precision, so that a cohort
-    from a journal, which keeps no more, has the seal of the one that was drawn."""
-    whole = [cohort.ids, cohort.count]
-    rates = [cohort.expected, cohort.weight, cohort.answer_probability, cohort.availability]
-    of_all = np.array([cohort.budget, cohort.most])
-    data = [*(part.astype("<i8") for part in whole), *(p.astype("<f4") for p in (*rates, of_all))]
+    """A hash of all fields of a cohort that learning looks at.
+
+    Numbers count in single precision. A journal keeps no more, so that a cohort from a journal has
+    the seal of the cohort that was drawn.
+    """
+    integers = [cohort.ids, cohort.count]
+    numbers = [cohort.expected, cohort.weight, cohort.answer_probability, cohort.availability]
+    scalars = np.array([cohort.budget, cohort.most])
+    data = [part.astype("<i8") for part in integers]
+    data += [part.astype("<f4") for part in (*numbers, scalars)]
     return blake2b(b"".join(part.tobytes() for part in data), digest_size=SEAL).digest()

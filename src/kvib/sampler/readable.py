@@ -1,4 +1,4 @@
-"""What can be asked of a sampler without changing it."""
+"""The properties and methods of a sampler that do not change it."""
 
 from __future__ import annotations  # so that help() shows names, not what they stand for
 
@@ -37,16 +37,16 @@ MOVED = {
 
 
 class ReadableSampler:
-    """The questions that `Sampler` and `Journalled` answer alike, from one `State`.
+    """The properties and methods that `Sampler` and `Journalled` share, from one `State`.
 
     Args:
-        state: the parts of the sampler.
+        state: The parts of the sampler.
     """
 
     def __init__(self, state: State) -> None:
         self.state: Final = state
-        """The parts of the sampler: clients, what was learned, open rounds. They are to be looked
-        at; `draw`, `update` and the other methods change them."""
+        """The parts of the sampler: clients, what was learned, open rounds. Look at them, and let
+        `draw`, `update` and the other methods change them."""
 
     @property
     def policy(self) -> Policy[Any]:
@@ -60,17 +60,17 @@ class ReadableSampler:
 
     @property
     def budget(self) -> float:
-        """Clients per round, or costs, or answers."""
+        """The budget of a round: clients, or costs, or answers."""
         return self.state.prices.budget
 
     @property
     def seed(self) -> int:
-        """The seed that decides every draw, with the number of its round."""
+        """The seed, which decides every draw together with the round number."""
         return self.state.drawing.seed
 
     @property
     def guard(self) -> Guard | None:
-        """The bound on what one client can do, if there is one."""
+        """The bound on what one client can add to a step, if there is one."""
         return self.state.learning.guard
 
     @property
@@ -85,7 +85,7 @@ class ReadableSampler:
 
     @property
     def weights(self) -> FloatArray:
-        """λ of every client, [N], with sum 1; 0 for those who left."""
+        """λ of every client, [N], with sum 1. It is 0 for clients that have left."""
         shares = self.state.population.shares()
         shares.flags.writeable = False
         return shares
@@ -94,8 +94,9 @@ class ReadableSampler:
     def guarantee(self) -> Guarantee:
         """The guarantee of the last round's estimate, now that it is known who answered.
 
-        It is that of the cohort, or "biased": where a client is missing whose answer was certain,
-        where the guard cut something off, or where coefficients were not `unbiased`.
+        It is that of the cohort, with three exceptions. It is "biased" where a client was silent
+        whose answer was certain, where the guard cut something off, or where coefficients were not
+        `unbiased`.
         """
         return self.state.learning.guarantee
 
@@ -104,7 +105,7 @@ class ReadableSampler:
         """What the guard cut off in the last round: a bound on its bias, 0 where it did nothing."""
         return self.state.learning.cut
 
-    if not TYPE_CHECKING:  # names of version 0.1; gone in 0.3
+    if not TYPE_CHECKING:  # names of version 0.1, which 0.3 removes
 
         def __getattr__(self, name: str) -> Any:
             place = MOVED.get(name)
@@ -121,7 +122,7 @@ class ReadableSampler:
             super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        """The number of clients, those who left included: ids are below it."""
+        """The number of clients, including those that have left. All ids are below it."""
         return self.state.population.count
 
     def __repr__(self) -> str:
@@ -131,11 +132,19 @@ class ReadableSampler:
         )
 
     def ids(self, keys: Any) -> IntArray:
-        """Ids of clients by their keys."""
+        """Look up the ids of clients by their keys.
+
+        Args:
+            keys: One key or a list of them.
+        """
         return self.state.population.ids(keys)
 
     def keys(self, ids: ArrayLike) -> list[Key]:
-        """Keys of clients by their ids."""
+        """Look up the keys of clients by their ids.
+
+        Args:
+            ids: One id or a list of them.
+        """
         return self.state.population.keys(ids)
 
     def probabilities(
@@ -146,15 +155,25 @@ class ReadableSampler:
         *,
         absent: ArrayLike | None = None,
     ) -> FloatArray:
-        """Expected counts of all clients for the coming round, [N]; same arguments as `draw`."""
+        """Compute the expected counts of all clients for the coming round, [N].
+
+        Args:
+            available: The clients that can be drawn, as in `draw`.
+            budget: The budget of the round, as in `draw`.
+            norms: ‖g‖ of all clients, as in `draw`.
+            absent: The clients that cannot be drawn, as in `draw`.
+        """
         with self.state.lock:
-            given = Conditions(available, budget, norms, absent)
-            return self.state.drawing.probabilities(given)
+            conditions = Conditions(available, budget, norms, absent)
+            return self.state.drawing.probabilities(conditions)
 
     def forecast(self, level: float = 0.9) -> Forecasts:
-        """‖g‖ of every client in the coming round: medians, and intervals of this probability.
+        """Forecast ‖g‖ of every client in the coming round: medians and intervals.
 
         With an estimator that remembers it is ‖g − βh‖, which is what the policy learns from.
+
+        Args:
+            level: The probability of the intervals.
         """
         if not 0 < level < 1:
             raise ValueError(f"level={level} is not a probability between 0 and 1")
@@ -165,10 +184,14 @@ class ReadableSampler:
             return state.learner.forecast(self.round, level, *rates)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one `.npz` file, atomically, that only its owner can read."""
+        """Save everything to one `.npz` file, atomically. Only its owner can read it.
+
+        Args:
+            path: The path of the file.
+        """
         storage.write(path, self.packed())
 
     def packed(self) -> Arrays:
-        """Everything as arrays, to be kept in a file of your own; see `Sampler.unpacked`."""
+        """Pack everything into arrays, to be kept in a file of your own. See `Sampler.unpacked`."""
         with self.state.lock:
             return saving.packed(self.state)

@@ -1,4 +1,4 @@
-"""A sampler as arrays, and back: a loop over its parts."""
+"""A sampler as arrays, and back, part by part."""
 
 import math
 from typing import Any, get_args, get_type_hints
@@ -24,17 +24,19 @@ def _kinds() -> tuple[type[Part], ...]:
 
 
 PARTS = _kinds()
+"""The kinds of parts that a sampler can have."""
 ARRAYS = tuple(word for part in PARTS for word in part.ARRAYS)
-"""First words of the names of a sampler's arrays."""
+"""The first words of the names of a sampler's arrays."""
 _ALONE = ("weights", "updated", "variables")
-"""Arrays without a prefix: every sampler has them."""
+"""Arrays without a prefix, which every sampler has."""
 _CONFIGURED = ("policy", "procedure", "seed", "estimator", "guard")
-"""Entries of the header that name what a sampler was given."""
+"""Entries of the header that describe the options of a sampler."""
 _HEADER = (*_CONFIGURED, *(word for part in PARTS for word in part.HEADER))
+"""All entries of the header."""
 
 
 def packed(state: State) -> Arrays:
-    """Everything, as arrays with a header."""
+    """The whole state as arrays with a header."""
     about = {
         "policy": describing.describe_policy(state.learner.policy),
         "procedure": state.eligible.procedure.name,
@@ -53,15 +55,15 @@ def packed(state: State) -> Arrays:
 def options(
     saved: Saved, policy: Policy[Any] | None, procedure: Procedure | None
 ) -> dict[str, Any]:
-    """The arguments of a sampler as it was before its first round, all of them: a default that has
-    changed since must not change the sampler.
+    """All arguments of a sampler as it was before its first round.
 
+    None is left to its default, since a default that has changed must not change the sampler.
     Nothing is made that is larger than the file.
 
     Args:
-        saved: what the file holds.
-        policy: needed if it is the user's own.
-        procedure: needed if it is the user's own.
+        saved: What the file holds.
+        policy: The policy. It is needed if it is the user's own.
+        procedure: The procedure. It is needed if it is the user's own.
     """
     about, arrays = saved
     intact.said(about, _HEADER)
@@ -75,14 +77,16 @@ def options(
     intact.each("variables", variables, saved.clients, variables.shape[-1])
     intact.each("sketches.rows", arrays["sketches.rows"], saved.clients, about["sketch"])
     cost = saved_cost(saved)
-    most = math.inf if cost is None else cost.sum()  # costs may have fallen since
+    most = (
+        math.inf if cost is None else cost.sum()
+    )  # costs may have fallen since the budget was checked
     return {
         "policy": describing.restore_policy(about["policy"], policy),
         "weights": arrays["weights"],
         "budget": min(intact.number(about, "budget"), most),
         "procedure": PROCEDURES[about["procedure"]] if procedure is None else procedure,
         "seed": about["seed"],
-        "response": 1.0,  # what was known or learned of both rates is restored afterwards
+        "response": 1.0,  # both rates are restored afterwards, known or learned
         "availability": 1.0,
         "keys": None,
         "estimator": describing.described(about["estimator"]),
@@ -96,7 +100,7 @@ def options(
 
 
 def _check_names(saved: Saved) -> None:
-    """Refuse a file that lacks an array without a prefix, or has one that no part knows."""
+    """Refuse a file that lacks an array without a prefix, or has an array of no part."""
     names = {name for name in saved.arrays if name != "header"}
     with_prefix = {*ARRAYS} - {*_ALONE}
     others = {name for name in names if name.partition(".")[0] not in with_prefix}
@@ -104,7 +108,7 @@ def _check_names(saved: Saved) -> None:
 
 
 def fill(state: State, saved: Saved) -> None:
-    """Let every part take over what was saved of it, exactly."""
+    """Let every part take over exactly what was saved of it."""
     if state.memory is None:
         intact.names("estimator", saved.part("estimator"), ())
     for part in state.saved():

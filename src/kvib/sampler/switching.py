@@ -1,4 +1,4 @@
-"""Another policy in the middle of a run."""
+"""The switch to another policy in the middle of a run."""
 
 from copy import copy
 from typing import Any, Literal, NamedTuple
@@ -15,30 +15,34 @@ from kvib.types import FloatArray
 
 
 class Way(NamedTuple):
-    """How rounds are drawn."""
+    """The policy, procedure and guard by which a sampler draws."""
 
     policy: Policy[Any]
+    """Decides how often each client is drawn."""
     procedure: Procedure
+    """Draws by that."""
     guard: Guard | None
+    """Bounds what one client can add to a step."""
 
 
 NewGuard = Guard | None | Literal["keep"]
-"""A guard, none, or the one that a sampler has."""
+"""A guard, None for no guard, or "keep" for the guard that the sampler has."""
 
 
 class Learned(NamedTuple):
-    """What a policy that takes over knows of the rounds before it."""
+    """What a new policy has learned from the rounds before it."""
 
     rounds: int
-    """Past rounds that it learned from."""
+    """The number of past rounds that it learned from."""
     missing: int
-    """Past rounds with feedback that could not teach it: their details are not there."""
+    """The number of past rounds with feedback that it could not learn from, since their details are
+    not known."""
 
 
 def chosen(
     state: State, policy: Policy[Any], procedure: Procedure | None, guard: NewGuard
 ) -> Way | None:
-    """What to go on with; None where the sampler does so already."""
+    """The new way to draw, checked. None where the sampler draws so already."""
     if checked_policy(policy).needs_norms:
         raise ValueError(
             f"{type(policy).__name__} must know every client's norm before it draws, and learns "
@@ -55,25 +59,25 @@ def chosen(
 
 
 def beginner(state: State, way: Way, weights: FloatArray) -> Learner:
-    """The new policy before its first round, with room for all clients of today.
+    """The new policy before its first round, with room for all current clients.
 
     Args:
-        state: of the sampler that is switched.
-        way: to what.
-        weights: of the first clients, in the population's units.
+        state: The state of the sampler that is switched.
+        way: The new way to draw.
+        weights: The weights of the first clients, in the population's units.
     """
-    known = state.eligible.variables[: len(weights)]
-    setting = Setting(weights.copy(), state.prices.clients_per_round, way.procedure.cap, known)
+    variables = state.eligible.variables[: len(weights)]
+    setting = Setting(weights.copy(), state.prices.clients_per_round, way.procedure.cap, variables)
     learner, entries = Learner(way.policy, setting), len(state.population.raw)
     if state.population.changed:
-        learner.takes_changes()  # or refuse now, not when the next client comes
+        learner.takes_changes()  # it may refuse now, not when the next client joins
     if entries > len(weights):
         learner.widen(entries)
     return learner
 
 
 def fresh(state: State, way: Way) -> Learner:
-    """The new policy for the clients of today."""
+    """The new policy for the current clients, before it has learned anything."""
     population = state.population
     learner = beginner(state, way, population.raw[: population.count])
     if population.changed:
@@ -82,8 +86,10 @@ def fresh(state: State, way: Way) -> Learner:
 
 
 def take_over(state: State, way: Way, learner: Learner) -> None:
-    """Draw by this policy from the next round on; all else stays, and all of it where the new
-    policy fails."""
+    """Draw by this policy from the next round on.
+
+    All else stays as it is. Where the new policy raises, everything stays.
+    """
     before = copy(state.learner)
     state.learner.take_over(learner)
     try:
@@ -97,7 +103,7 @@ def take_over(state: State, way: Way, learner: Learner) -> None:
 def switch(
     state: State, policy: Policy[Any], procedure: Procedure | None, guard: NewGuard
 ) -> Learned:
-    """Without a look at the past: the sampler does not remember it."""
+    """Switch to another policy, which learns nothing from the past: a sampler keeps no past."""
     way = chosen(state, policy, procedure, guard)
     if way is None:
         return Learned(0, 0)

@@ -1,4 +1,4 @@
-"""DivFL."""
+"""DivFL: clients whose updates stand for those of all."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -12,23 +12,35 @@ class DivFLState(NamedTuple):
     """The last update of every client."""
 
     updates: FloatArray
-    """[N, d]; d is 0 before anybody was seen."""
+    """The last updates, [N, d]. d is 0 before a client was seen."""
     seen: BoolArray
+    """Which clients were ever seen, [N]."""
 
 
 @dataclass(frozen=True)
 class DivFL:
-    """Clients whose updates stand for those of all: greedy facility location.
+    """A rule that chooses clients whose last updates stand for the updates of all.
 
-    Minimises Σ_i min_{j ∈ S} ‖g_i − g_j‖ over the last known updates, one client at a time.
-    Clients never seen come first, in random order.
+    Two clients with similar updates do not both have to train, so one of them is chosen. The rule
+    is greedy facility location: it adds one client at a time, and each time the client that brings
+    all clients closest to the chosen. Clients that were never seen come first, in random order.
+
+    It minimises Σ_i min_{j ∈ S} ‖g_i − g_j‖ over the last known updates g.
 
     Args:
-        sketch: numbers that a simulation keeps of every update. Distances of sketches are those
+        sketch: The numbers that a simulation keeps of every update. Distances of sketches are those
             of updates on average, and exactly for models with no more numbers than that.
 
-    Balakrishnan et al., "Diverse client selection for federated learning via submodular
-    maximization", 2022.
+    Examples:
+        >>> import kvib
+        >>> selector = kvib.Selector(kvib.DivFL(), weights=[1, 1, 1, 1], budget=2)
+        >>> updates = [[0.0, 1.0], [0.0, 1.1], [5.0, 0.0], [5.1, 0.0]]  # two pairs are alike
+        >>> selector.draw(signals=updates).ids
+        array([0, 2])
+
+    References:
+        Balakrishnan et al., "Diverse client selection for federated learning via submodular
+        maximization", 2022.
     """
 
     sketch: int = 1024
@@ -40,26 +52,47 @@ class DivFL:
             raise ValueError(f"sketch={self.sketch} is not a positive number")
 
     def start(self, weights: FloatArray, budget: int) -> DivFLState:
-        """No client was seen yet."""
+        """Return the state before the first round, in which no client was seen.
+
+        Args:
+            weights: λ of every client, [N].
+            budget: The number of clients per round.
+        """
         return DivFLState(np.zeros((len(weights), 0)), np.zeros(len(weights), dtype=np.bool_))
 
     def asks(
         self, state: DivFLState, ids: IntArray, size: int, rng: np.random.Generator
     ) -> IntArray:
-        """No client: the last known updates suffice."""
+        """No client is asked before the choice: the last known updates suffice.
+
+        Args:
+            state: What the rule has learned.
+            ids: The clients that can be chosen.
+            size: The number of clients to choose.
+            rng: The generator of the round.
+        """
         return ids[:0]
 
     def choose(
         self, state: DivFLState, ids: IntArray, size: int, rng: np.random.Generator
     ) -> IntArray:
-        """The unseen, then greedily whoever brings all clients closest to the chosen."""
+        """Choose clients that were never seen, then greedily those that bring all clients closest.
+
+        Args:
+            state: What the rule has learned.
+            ids: The clients that can be chosen.
+            size: The number of clients to choose.
+            rng: The generator of the round.
+        """
         unseen, known = ids[~state.seen[ids]], ids[state.seen[ids]]
         chosen = unseen[rng.permutation(len(unseen))][:size].tolist()
         if len(chosen) == size:
             return np.array(chosen, dtype=np.int64)
+        # Distances between the known updates, from ‖x − y‖² = ‖x‖² + ‖y‖² − 2x·y.
         x = state.updates[known]
         squared = (x * x).sum(axis=1)
         distance = np.sqrt(np.maximum(squared[:, None] + squared - 2 * x @ x.T, 0.0))
+        # Add the client that makes the sum of distances to the nearest chosen client smallest.
         nearest = np.full(len(known), np.inf)
         free = np.ones(len(known), dtype=np.bool_)
         while len(chosen) < size:
@@ -71,7 +104,13 @@ class DivFL:
         return np.array(chosen, dtype=np.int64)
 
     def observe(self, state: DivFLState, ids: IntArray, signals: Any) -> DivFLState:
-        """Remember updates; None: no answer."""
+        """Remember the updates of these clients.
+
+        Args:
+            state: What the rule has learned.
+            ids: The clients that reported.
+            signals: One update per client, or None where a client did not answer.
+        """
         answered = np.array([signal is not None for signal in signals], dtype=np.bool_)
         if not answered.any():
             return state

@@ -1,4 +1,4 @@
-"""Selectors choose clients without probabilities: biased, for comparison only."""
+"""Selectors choose clients without probabilities. They are biased, for comparison only."""
 
 import threading
 from collections.abc import Mapping
@@ -17,34 +17,66 @@ from kvib.types import Arrays, FloatArray, IntArray
 
 
 class Rule(Protocol):
-    """How a selector chooses: frozen configuration, with a state that the selector owns."""
+    """How a selector chooses: a frozen configuration, whose state the selector owns."""
 
     needs: ClassVar[str]
     """What `draw` and `update` are given, in words."""
 
     @property
     def sketch(self) -> int:
-        """Numbers of the sketch of an update that the rule learns from; 0: it learns from losses
-        that clients report before the draw."""
+        """The numbers of the sketch of an update that the rule learns from. It is 0 for a rule that
+        learns from losses, which clients report before the draw."""
 
     def start(self, weights: FloatArray, budget: int) -> Any:
-        """The state before the first round: a NamedTuple of arrays."""
+        """Return the state before the first round, a NamedTuple of arrays.
+
+        Args:
+            weights: λ of every client, [N].
+            budget: The number of clients per round.
+        """
 
     def asks(self, state: Any, ids: IntArray, size: int, rng: np.random.Generator) -> IntArray:
-        """Which of these clients shall report before `size` of them are chosen; `choose` is given
-        the same random numbers again."""
+        """Name the clients that shall report before the choice.
+
+        Args:
+            state: What the rule has learned.
+            ids: The clients that can be chosen.
+            size: The number of clients to choose.
+            rng: The generator of the round. `choose` is given the same random numbers again.
+        """
 
     def choose(self, state: Any, ids: IntArray, size: int, rng: np.random.Generator) -> IntArray:
-        """`size` of these clients."""
+        """Choose `size` of these clients.
+
+        Args:
+            state: What the rule has learned.
+            ids: The clients that can be chosen.
+            size: The number of clients to choose.
+            rng: The generator of the round.
+        """
 
     def observe(self, state: Any, ids: IntArray, signals: Any) -> Any:
-        """Learn what these clients reported."""
+        """Learn what these clients reported, and return the new state.
+
+        Args:
+            state: What the rule has learned.
+            ids: The clients that reported.
+            signals: One signal per client (a loss or an update), None where there was no answer.
+        """
 
 
 class Selector:
-    """The face of a Sampler for rules that are not unbiased.
+    """A selector chooses clients by a biased rule, and has the methods of a `Sampler`.
 
-    Cohorts say `guarantee="biased"`: aggregate them with `kvib.self_normalised`.
+    The rule looks at losses or updates and chooses for certain. So there are no probabilities to
+    divide by, and no coefficient can make the step unbiased. Cohorts say `guarantee="biased"`:
+    aggregate them with `kvib.self_normalised`.
+
+    Args:
+        rule: The rule that chooses, `PowerOfChoice` or `DivFL`.
+        weights: The weight of every client: any positive numbers, which are normalised inside.
+        budget: The number of clients per round, a whole number.
+        seed: The seed, which decides all random choices together with the round number.
 
     Examples:
         >>> import kvib
@@ -61,10 +93,11 @@ class Selector:
         self.budget = self._whole(budget)
         self.seed = checked_seed(seed)
         self._state = rule.start(self.weights, self.budget)
-        self._ledger = OpenRounds()
+        self._rounds = OpenRounds()
         self._lock = threading.RLock()
 
     def _whole(self, budget: float) -> int:
+        """The budget as a whole number, checked."""
         if checked_budget(budget, len(self.weights)) != int(budget):
             raise ValueError(f"budget {budget} is not a whole number; a selector takes exactly K")
         return int(budget)
@@ -77,15 +110,17 @@ class Selector:
 
     @property
     def round(self) -> int:
-        """How many rounds were drawn."""
-        return self._ledger.round
+        """The number of rounds that were drawn."""
+        return self._rounds.round
 
     def asks(self, available: ArrayLike | None = None, budget: int | None = None) -> IntArray:
-        """The clients whose signals the coming draw looks at, ascending: give them to `draw`.
+        """Name the clients whose signals the coming draw looks at, ascending.
+
+        Give their signals to `draw`.
 
         Args:
-            available: who can be chosen, as in `draw`.
-            budget: of the coming draw, as in `draw`.
+            available: The clients that can be chosen, as in `draw`.
+            budget: The budget of the coming draw, as in `draw`.
         """
         ids = available_ids(available, len(self.weights))
         requested = self.budget if budget is None else self._whole(budget)
@@ -94,7 +129,8 @@ class Selector:
             return self.rule.asks(self._state, ids, size, self._rng()) if size else ids[:0]
 
     def _rng(self) -> np.random.Generator:
-        return generator(self.seed, self._ledger.round, "select")
+        """A new generator of the coming round: each has the same random numbers."""
+        return generator(self.seed, self._rounds.round, "select")
 
     def draw(
         self,
@@ -105,11 +141,12 @@ class Selector:
         """Choose the clients of the next round.
 
         Args:
-            available: who can be chosen, one boolean per client or a list of ids.
-            budget: for this round instead of the selector's; at most the number available.
-            signals: what the rule looks at (losses, or updates), one per client, or by id for
-                some of them, as for those that `asks` names. For others it goes by what was
-                reported last.
+            available: The clients that can be chosen: one boolean per client, or a list of ids.
+            budget: The budget of this round instead of the selector's. No more than the available
+                clients are chosen.
+            signals: What the rule looks at (losses, or updates). Give one per client, or a mapping
+                from the ids of some clients, for example those that `asks` names. For the other
+                clients the rule goes by what they reported last.
         """
         ids = available_ids(available, len(self.weights))
         requested = self.budget if budget is None else self._whole(budget)
@@ -128,10 +165,10 @@ class Selector:
                 guarantee="biased",
                 by_chance=False,
             )
-            return self._ledger.open(cohort)
+            return self._rounds.open(cohort)
 
     def _reported(self, signals: Any) -> tuple[IntArray, Any]:
-        """Who reported before a draw, and what."""
+        """The clients that reported before a draw, and their signals."""
         if isinstance(signals, Mapping):
             return available_ids(list(signals), len(self)), [signals[i] for i in sorted(signals)]
         if len(signals) != len(self):
@@ -142,7 +179,12 @@ class Selector:
         return np.arange(len(self)), signals
 
     def update(self, cohort: Cohort, signals: Any) -> None:
-        """Learn what a cohort reported: losses or updates, in the order of its ids or by id."""
+        """Learn what a cohort reported.
+
+        Args:
+            cohort: A cohort that this selector drew.
+            signals: Losses or updates, in the order of `cohort.ids` or as a mapping from ids.
+        """
         if isinstance(signals, Mapping):
             signals = by_id(cohort, signals)
         if len(signals) != len(cohort):
@@ -151,31 +193,36 @@ class Selector:
                 "each in the order of cohort.ids"
             )
         with self._lock:
-            self._ledger.check(cohort)
+            self._rounds.check(cohort)
             self._state = self.rule.observe(self._state, cohort.ids, signals)
-            self._ledger.close(cohort)
+            self._rounds.close(cohort)
 
     def packed(self) -> Arrays:
-        """What was learned, and which rounds are open, as arrays."""
+        """Pack what was learned, and which rounds are open, into arrays."""
         with self._lock:
-            state, rounds = storage.pack("state", self._state), self._ledger.packed(len(self))
+            state, rounds = storage.pack("state", self._state), self._rounds.packed(len(self))
             arrays = {"weights": self.weights, **state, **rounds}
             copies = {name: np.array(array) for name, array in arrays.items()}
             about = {"rule": repr(self.rule), "budget": self.budget, "seed": self.seed}
-            return storage.headed("selector", {**about, **self._ledger.about()}, copies)
+            return storage.headed("selector", {**about, **self._rounds.about()}, copies)
 
     def unpacked(self, arrays: Arrays) -> "Selector":
-        """The selector of the same rule, clients, budget and seed that was packed."""
-        said, parts = storage.unheaded(arrays, "selector")
-        mine = {"rule": repr(self.rule), "budget": self.budget, "seed": self.seed}
-        differs = [name for name, value in mine.items() if said.get(name) != value]
+        """Restore the selector that `packed` packed, from one with the same configuration.
+
+        Args:
+            arrays: What `packed` returned, by a selector of the same rule, clients, budget and
+                seed.
+        """
+        header, parts = storage.unheaded(arrays, "selector")
+        options = {"rule": repr(self.rule), "budget": self.budget, "seed": self.seed}
+        differs = [name for name, value in options.items() if header.get(name) != value]
         if differs or not np.array_equal(parts["weights"], self.weights):
             raise ValueError(
                 f"these arrays are of another selector ({', '.join(differs) or 'weights'} differ); "
                 "make it with the same rule, weights, budget and seed"
             )
-        made = Selector(self.rule, self.weights, self.budget, seed=self.seed)
-        made.weights = self.weights  # normalising again may change the last digit
-        made._ledger.restore(Saved(said, parts))
-        made._state = storage.unpack("state", made._state, parts, len(self))
-        return made
+        selector = Selector(self.rule, self.weights, self.budget, seed=self.seed)
+        selector.weights = self.weights  # normalising again may change the last digit
+        selector._rounds.restore(Saved(header, parts))
+        selector._state = storage.unpack("state", selector._state, parts, len(self))
+        return selector
