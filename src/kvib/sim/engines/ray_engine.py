@@ -17,7 +17,7 @@ from kvib.sim.engines.engine import (
     SLOWLY,
     Engine,
     Evaluation,
-    NobodyError,
+    NoWorkerError,
     Summed,
 )
 from kvib.sim.engines.make import AUTO, make_engine
@@ -228,7 +228,7 @@ class RayEngine(BaseEngine):
                 fresh.append(self._start(node))
                 self._actors.append(fresh[-1])
         if not self._actors:
-            raise NobodyError(
+            raise NoWorkerError(
                 f"the cluster has no node with room for a worker of {workers.cpus:g} CPUs and "
                 f"{workers.gpus:g} GPUs; lower cpus or gpus, or start a node"
             )
@@ -320,7 +320,7 @@ class RayEngine(BaseEngine):
             norms, total = self._summed(model, batches, coefficients)
             if not np.isnan(norms).all() or not len(norms):
                 return Summed(norms, total.astype(np.float32))
-        raise self._nobody()
+        raise self._no_worker()
 
     def _summed(self, model: Array, batches: Batches, coefficients: FloatArray) -> Summed:
         """Once, in double precision."""
@@ -376,7 +376,7 @@ class RayEngine(BaseEngine):
             came, found = self._answers(model, batches)
             if came.any() or not len(came):
                 return came, found
-        raise self._nobody()
+        raise self._no_worker()
 
     def _answers(self, model: Array, batches: Batches) -> tuple[BoolArray, Array]:
         """Once."""
@@ -402,10 +402,10 @@ class RayEngine(BaseEngine):
                 return whole
             again, found = self._answers(model, batches.part(left))
             whole[left[again]], came[left[again]] = found, True
-        raise self._nobody()
+        raise self._no_worker()
 
-    def _nobody(self) -> "NobodyError":
-        return NobodyError(
+    def _no_worker(self) -> "NobodyError":
+        return NoWorkerError(
             f"no worker answered, again and again: {self.lost[-1][1]}; look at the cluster, or "
             "raise patience"
         )
@@ -420,7 +420,7 @@ class RayEngine(BaseEngine):
             except _LostError as error:
                 why = str(error)
                 self._drop(actor)
-        raise NobodyError(f"no worker answers, again and again: {why}")
+        raise NoWorkerError(f"no worker answers, again and again: {why}")
 
     def initial(self, seed: int) -> Array:
         """A fresh model, the same as in process."""
