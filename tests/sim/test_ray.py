@@ -525,7 +525,9 @@ def test_no_room_and_workers_that_never_live(cluster):
     def broken(task, local):
         raise RuntimeError("no CUDA here")
 
-    with pytest.raises(NoWorkerError, match=r"no worker answers, again and again(.|\n)*no CUDA here"):
+    with pytest.raises(
+        NoWorkerError, match=r"no worker answers, again and again(.|\n)*no CUDA here"
+    ):
         RayEngine(TASK, LOCAL, workers=Workers(count=1), make=broken).initial(0)
 
 

@@ -101,7 +101,7 @@ class ClientData:
 
     @classmethod
     def of(cls, clients: Sequence[tuple[Array, Array]]) -> "ClientData":
-        """Join the data of clients that come as one pair of arrays each.
+        """Combine the data of clients that come as one pair of arrays each.
 
         Args:
             clients: Inputs and targets of every client, as pairs (x, y).

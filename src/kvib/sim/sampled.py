@@ -11,7 +11,7 @@ from kvib.estimators.estimate import unbiased
 from kvib.estimators.streaming import Coefficients, Estimation
 from kvib.randomness import generator
 from kvib.sampler.sampler import Sampler
-from kvib.sim.chooser import UpcomingRound, BeforeDraw
+from kvib.sim.chooser import BeforeDraw, UpcomingRound
 from kvib.sim.exact import measures, needs_gram
 from kvib.sim.full_round import FullRound, full_round
 from kvib.sim.training import diverged

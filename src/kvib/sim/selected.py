@@ -10,7 +10,7 @@ from kvib.cohort import Cohort, Guarantee
 from kvib.estimators.estimate import self_normalised
 from kvib.estimators.streaming import Coefficients, Context, Ended, Estimation
 from kvib.selectors import Selector
-from kvib.sim.chooser import UpcomingRound, BeforeDraw
+from kvib.sim.chooser import BeforeDraw, UpcomingRound
 from kvib.sim.training import diverged
 from kvib.types import Arrays, FloatArray, IntArray
 

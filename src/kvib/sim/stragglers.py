@@ -32,7 +32,7 @@ class Stakes(NamedTuple):
     """A where the estimate stands for unavailable clients too, since the sampler divides by a.
     Otherwise 1."""
     stands: FloatArray
-    """How often the estimate stands for a client: 0 if it waits, A if the sampler knows no
+    """How often the estimate stands for a client: 0 if it waits, A if the sampler divides by no
     availability, else 1."""
     settled: bool
     """Whether a is fixed before the draw. A learned a first counts the clients of this round."""
