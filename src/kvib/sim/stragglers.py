@@ -11,7 +11,7 @@ from kvib.randomness import generator
 from kvib.types import BoolArray, FloatArray, IntArray
 
 ROUNDING = 1e-12
-"""A share that differs from 1 by less than this is 1: rates are divided by equal rates."""
+"""A share that differs from 1 by less than this differs by rounding errors only."""
 
 
 class Stakes(NamedTuple):
@@ -57,8 +57,8 @@ class Stragglers:
 
     Args:
         clients: The number of clients.
-        known: The rates that the sampler divides by. They are the truth where none is given. Rates
-            that the sampler learns are 1 then.
+        sampler_rates: The rates that the sampler divides by. They are the truth where none is
+            given. Rates that the sampler learns are 1 then.
         response: The true probability R that a drawn client answers.
         availability: The true probability A that a client is available.
     """
@@ -66,16 +66,18 @@ class Stragglers:
     def __init__(
         self,
         clients: int,
-        known: Rates,
+        sampler_rates: Rates,
         response: ArrayLike | None,
         availability: ArrayLike | None,
     ) -> None:
-        self.response = _truth(response, known.response, clients, "response")
-        self.availability = _truth(availability, known.availability, clients, "availability")
+        self.response = _truth(response, sampler_rates.response, clients, "response")
+        self.availability = _truth(
+            availability, sampler_rates.availability, clients, "availability"
+        )
 
-    def available(self, known: Rates, seed: int, round: int) -> BoolArray | None:
-        """Which clients are available, [N]. None if all are and the draw divides by no rate."""
-        if known.always and (self.availability == 1).all():
+    def available(self, sampler_rates: Rates, seed: int, round: int) -> BoolArray | None:
+        """Which clients are available, [N]. None if all are and no availability is divided by."""
+        if sampler_rates.always and (self.availability == 1).all():
             return None
         return _tossed(self.availability, seed, round, "there")
 
@@ -83,26 +85,30 @@ class Stragglers:
         """Which drawn clients answer, [m]."""
         return _tossed(self.response, seed, round, "heard")[ids]
 
-    def stakes(self, known: Rates, waiting: IntArray, available: BoolArray | None) -> Stakes:
+    def stakes(
+        self, sampler_rates: Rates, waiting: IntArray, available: BoolArray | None
+    ) -> Stakes:
         """The stakes of the upcoming round.
 
         Args:
-            known: The rates that the sampler divides by.
+            sampler_rates: The rates that the sampler divides by.
             waiting: The clients that wait.
             available: Which clients are available, [N]. None means all.
         """
         ids = np.arange(len(self.response))
         waits = np.zeros(len(ids), dtype=np.bool_)
         waits[waiting] = True
-        presence = np.ones(len(ids)) if known.always else self.availability
+        presence = np.ones(len(ids)) if sampler_rates.always else self.availability
+        all_available = bool((self.availability == 1).all())
+        settled = rates.is_known(sampler_rates.availability) or all_available
         return Stakes(
             waits=waits,
             drawable=~waits if available is None else ~waits & available,
-            taken=self.response / known.at(ids),
+            taken=self.response / sampler_rates.at(ids),
             response=self.response,
             presence=presence,
             stands=np.where(waits, 0.0, self.availability / presence),
-            settled=rates.is_known(known.availability) or bool((self.availability == 1).all()),
+            settled=settled,
         )
 
     def about(self) -> dict[str, list[float]]:
@@ -111,21 +117,24 @@ class Stragglers:
         return {name: rate.tolist() for name, rate in truth.items() if (rate < 1).any()}
 
 
-def _truth(given: ArrayLike | None, known: RateState, clients: int, name: str) -> FloatArray:
+def _truth(truth: ArrayLike | None, sampler_rate: RateState, clients: int, name: str) -> FloatArray:
     """The true rate of every client, [N]."""
     ids = np.arange(clients)
-    if given is None:
-        return rates.at(known, ids) if rates.is_known(known) else np.ones(clients)
-    if isinstance(given, EstimatedRate):
+    if truth is None:
+        return rates.at(sampler_rate, ids) if rates.is_known(sampler_rate) else np.ones(clients)
+    if isinstance(truth, EstimatedRate):
         raise ValueError(
             f"{name} of a simulation is the truth, which is not learned: give a number, or one per "
             f"client, and Sampler({name}=kvib.EstimatedRate()) to let the sampler learn it"
         )
-    return rates.at(rates.start(given, clients, name), ids)
+    return rates.at(rates.start(truth, clients, name), ids)
 
 
 def _tossed(rate: FloatArray, seed: int, round: int, purpose: str) -> BoolArray:
-    """One coin per client, drawn or not, [N]."""
+    """One coin per client, drawn or not, [N].
+
+    The purpose names the random numbers: another name would give other coins.
+    """
     if (rate == 1).all():
         return np.ones(len(rate), dtype=np.bool_)
     heads: BoolArray = generator(seed, round, purpose).random(len(rate)) < rate
