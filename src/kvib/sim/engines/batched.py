@@ -192,12 +192,12 @@ def _groups(batches: Batches, largest: int) -> list[tuple[IntArray, int]]:
     # Widths are powers of two. Groups are then few and alike in every round, so that graphs are
     # used again.
     width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
-    groups, waiting = [], np.empty(0, np.int64)
+    groups, pending = [], np.empty(0, np.int64)
     for w in np.unique(width):
-        waiting = np.concatenate([waiting, np.flatnonzero(width == w)])
-        if len(waiting) >= FEW or w == width.max():
-            groups.append((waiting[np.argsort(-steps[waiting], kind="stable")], int(w)))
-            waiting = waiting[:0]
+        pending = np.concatenate([pending, np.flatnonzero(width == w)])
+        if len(pending) >= FEW or w == width.max():
+            groups.append((pending[np.argsort(-steps[pending], kind="stable")], int(w)))
+            pending = pending[:0]
     return groups
 
 
