@@ -15,7 +15,7 @@ import pytest
 import kvib
 from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
 from kvib.sim.engines import ray_engine
-from kvib.sim.engines.engine import SLOWLY, MemoryShortError, NobodyError, Summed
+from kvib.sim.engines.engine import SLOWLY, MemoryShortError, NoWorkerError, Summed
 from kvib.sim.engines.place import Place
 from kvib.sim.engines.ray_engine import RayEngine, Workers, _Actor, _LostError, _Worker
 from kvib.sim.full_round import full_round
@@ -121,7 +121,7 @@ def test_exact_metrics_of_clients_far_away(estimator):
 def test_clients_that_are_lost_again_and_again_did_not_diverge():
     far = Far(TASK, LOCAL)
     far.losing = 99
-    with pytest.raises(NobodyError, match="client 0 was lost 5 times in round 0, and exact"):
+    with pytest.raises(NoWorkerError, match="client 0 was lost 5 times in round 0, and exact"):
         simulation(far, exact_every=1).round()
 
 
@@ -360,7 +360,7 @@ def test_a_round_in_which_nobody_answers_is_begun_again(cluster, tmp_path, metho
             found = getattr(engine, method)(model, batches, *more)[0]
             assert np.all(found > 0)
         else:
-            with pytest.raises(NobodyError, match=r"no worker answered, again and again: died"):
+            with pytest.raises(NoWorkerError, match=r"no worker answered, again and again: died"):
                 getattr(engine, method)(model, batches, *more)
         engine.close()
 
@@ -519,13 +519,15 @@ def test_a_client_that_diverges_is_not_a_silent_one(cluster):
 
 @slow
 def test_no_room_and_workers_that_never_live(cluster):
-    with pytest.raises(NobodyError, match="no node with room for a worker of 9 CPUs and 0 GPUs"):
+    with pytest.raises(NoWorkerError, match="no node with room for a worker of 9 CPUs and 0 GPUs"):
         RayEngine(TASK, LOCAL, workers=Workers(cpus=9)).initial(0)
 
     def broken(task, local):
         raise RuntimeError("no CUDA here")
 
-    with pytest.raises(NobodyError, match=r"no worker answers, again and again(.|\n)*no CUDA here"):
+    with pytest.raises(
+        NoWorkerError, match=r"no worker answers, again and again(.|\n)*no CUDA here"
+    ):
         RayEngine(TASK, LOCAL, workers=Workers(count=1), make=broken).initial(0)
 
 

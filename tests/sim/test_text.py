@@ -807,7 +807,7 @@ def test_a_run_that_cannot_be_fast_is_stopped_on_demand(monkeypatch, tmp_path):
     train = TorchEngine.updates
 
     def slowly(self, *given):
-        self._tell("it waits")
+        self._warn_slow("it waits")
         return train(self, *given)
 
     monkeypatch.setattr(TorchEngine, "updates", slowly)

@@ -1,6 +1,6 @@
-"""Federated rounds on one machine, with exact metrics.
+"""The simulator runs federated rounds on one machine, with exact metrics.
 
-Names that need torch are imported from their modules: `kvib.sim.engines.torch_engine`,
+Names that need torch are imported from their own modules: `kvib.sim.engines.torch_engine`,
 `kvib.sim.engines.reference`, `kvib.sim.models`.
 """
 

@@ -1,4 +1,4 @@
-"""A run in one file: model, server memory, sampler and records are replaced together."""
+"""A run in one file: model, optimiser state, sampler and records are replaced together."""
 
 import os
 from pathlib import Path
@@ -14,26 +14,30 @@ from kvib.types import Arrays
 
 
 class Progress(NamedTuple):
-    """How far a run is: all that its next round depends on, and its records."""
+    """The state of a run: all that its next round depends on, and its records."""
 
     model: Vector
+    """The server's model, [d]."""
     optimiser_state: OptimiserState
-    """Of the server's optimiser."""
+    """The moving averages of the server's optimiser."""
     chooser: Chooser
+    """The sampler or selector, with what it has learned."""
     records: list[Record]
+    """The records of all rounds so far."""
     seconds: list[timings.Laps]
+    """The timings of all rounds so far."""
 
 
 def write(
     path: str | os.PathLike[str], about: dict[str, Any], engine: Engine, progress: Progress
 ) -> None:
-    """To one file, atomically; timings beside it.
+    """Write a run to one file, atomically, and its timings to a file beside it.
 
     Args:
-        path: of the file.
-        about: what makes a run the same run.
-        engine: which holds the model.
-        progress: what to write.
+        path: The file.
+        about: The settings that a run must share with the file to be continued from it.
+        engine: The engine that holds the model.
+        progress: The state of the run.
     """
     arrays: Arrays = {
         "model": engine.to_numpy(progress.model),
@@ -48,18 +52,18 @@ def write(
 def read(
     path: str | os.PathLike[str], about: dict[str, Any], engine: Engine, chooser: Chooser
 ) -> Progress:
-    """What was written, if it is of the same run.
+    """The state of a run that was written, if its settings are the same.
 
     Args:
-        path: of the file.
-        about: what makes a run the same run.
-        engine: which shall hold the model.
-        chooser: configured as the one that was saved.
+        path: The file.
+        about: The settings that a run must share with the file to be continued from it.
+        engine: The engine that will hold the model.
+        chooser: A chooser with the options of the one that was saved.
     """
-    said, arrays = storage.read(path, "simulation", records.CHECKPOINT)
-    said = {k: v for k, v in said.items() if k not in ("format", "version")}
-    if said != about:
-        differs = [k for k in {**about, **said} if said.get(k) != about.get(k)]
+    header, arrays = storage.read(path, "simulation", records.CHECKPOINT)
+    settings = {k: v for k, v in header.items() if k not in ("format", "version")}
+    if settings != about:
+        differs = [k for k in {**about, **settings} if settings.get(k) != about.get(k)]
         raise ValueError(
             f"{path} is of another run: {', '.join(differs)} differ; use another folder"
         )
@@ -78,4 +82,5 @@ def read(
 
 
 def _beside(path: str | os.PathLike[str]) -> Path:
+    """The file of timings that belongs to a checkpoint."""
     return Path(path).with_name("timings.npz")

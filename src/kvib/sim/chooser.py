@@ -1,4 +1,4 @@
-"""What the round loop needs of whatever chooses its clients: a sampler, or a biased selector."""
+"""The contract between the round loop and what chooses its clients: a sampler or a selector."""
 
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -11,44 +11,49 @@ from kvib.sim.training import Training
 from kvib.types import Arrays, BoolArray, FloatArray, IntArray
 
 
-class Coming(NamedTuple):
+class UpcomingRound(NamedTuple):
     """The round that is about to be drawn."""
 
     round: int
+    """The number of the round, from 0."""
     model: Vector
-    there: BoolArray | None
-    """Who is there, [N]; None where all are, and need not be listed."""
+    """The server's model, [d]."""
+    available: BoolArray | None
+    """Which clients are available, [N]. None means all, without a list of them."""
     stakes: Stakes
+    """The share of every client's update in the estimate."""
     exact: bool
     """Whether exact metrics are due."""
     gram_bytes: float
-    """Bytes that the updates of all clients may take for them."""
+    """The bytes that the updates of all clients may take where metrics need inner products."""
     coefficients: Coefficients
+    """How updates are weighted."""
     training: Training
+    """The task and the engine that trains its clients."""
 
 
-class Looked(NamedTuple):
-    """What is known before a draw."""
+class BeforeDraw(NamedTuple):
+    """The signals and measures that are computed before a draw."""
 
     signals: Any
-    """What the draw is made by, if it is made by anything: norms of all clients, say."""
+    """The signals that the draw uses, such as the norms of all clients. None means no signals."""
     measured: dict[str, float]
     """Fields of the round's `Record`."""
 
 
 class Chooser(Protocol):
-    """Chooses the clients of every round, and learns from what they send."""
+    """A chooser picks the clients of every round and learns from what they send."""
 
     coefficients: Coefficients
-    """How updates are weighted, unless a simulation is given another way."""
+    """How updates are weighted, unless a simulation is given other coefficients."""
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of its estimates with these coefficients, if all goes well."""
+        """The guarantee of estimates with these coefficients, if all clients answer as expected."""
 
     @property
     def sampler(self) -> Any:
-        """The sampler or selector that is played."""
+        """The sampler or selector itself."""
 
     @property
     def weights(self) -> FloatArray:
@@ -60,32 +65,32 @@ class Chooser(Protocol):
 
     @property
     def waiting(self) -> IntArray:
-        """Clients that cannot be drawn yet."""
+        """The clients that cannot be drawn because of the cool-down."""
 
     @property
     def wants_updates(self) -> bool:
-        """Whether it looks at single updates: their sum and their norms do not suffice."""
+        """Whether single updates are needed: their sum and their norms do not suffice."""
 
-    def look(self, coming: Coming) -> Looked:
-        """What has to be known before the draw."""
+    def look(self, upcoming: UpcomingRound) -> BeforeDraw:
+        """The signals that the draw needs, and exact metrics if they are due."""
 
-    def draw(self, coming: Coming, signals: Any) -> Cohort:
+    def draw(self, upcoming: UpcomingRound, signals: Any) -> Cohort:
         """The clients of the round."""
 
     def begin(self, cohort: Cohort, coefficients: Coefficients) -> Estimation:
-        """An estimate to which updates are added; it learns from them."""
+        """An estimate to which updates are added. The chooser learns from them."""
 
     def update(self, cohort: Cohort, norms: FloatArray) -> None:
         """Learn from norms alone."""
 
     def about(self) -> dict[str, Any]:
-        """What makes a run another one."""
+        """The options that a checkpoint must share with this chooser."""
 
     def check_checkpoint(self) -> None:
         """Refuse a run that could not go on from a checkpoint."""
 
     def packed(self) -> Arrays:
-        """All that it has learned, as arrays."""
+        """All that the chooser has learned, as arrays."""
 
     def unpacked(self, arrays: Arrays) -> Self:
-        """The chooser that was packed, configured as this one."""
+        """The chooser that was packed, with the options of this one."""

@@ -20,14 +20,26 @@ def finite(values: Array) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """Samples of all clients, one client after another."""
+    """The samples of all clients lie in two arrays, one client after another.
+
+    Client i owns the samples from Σ_{j<i} sizes[j] to Σ_{j≤i} sizes[j].
+
+    Examples:
+        >>> import numpy as np
+        >>> from kvib.sim import ClientData
+        >>> data = ClientData(x=np.zeros((5, 2)), y=np.array([0, 1, 0, 1, 1]), sizes=[2, 3])
+        >>> len(data), data.starts
+        (2, array([0, 2]))
+        >>> data.owner(3)
+        1
+    """
 
     x: Array
-    """[n, …], float32, or uint8 for images in 0 … 255."""
+    """Inputs of all samples, [n, …]: float32, or uint8 for images in 0 … 255."""
     y: Array
-    """[n]"""
+    """Targets of all samples, [n]."""
     sizes: IntArray
-    """Samples of each client, [N], Σ = n."""
+    """The number of samples of each client, [N], Σ = n."""
 
     def __post_init__(self) -> None:
         sizes = np.asarray(self.sizes, dtype=np.int64)
@@ -50,33 +62,50 @@ class ClientData:
 
     @cached_property
     def starts(self) -> IntArray:
-        """Where each client's samples begin, [N]."""
+        """The position of each client's first sample, [N]."""
         return np.cumsum(self.sizes) - self.sizes
 
     def samples(self, ids: IntArray) -> IntArray:
-        """Positions of all samples of these clients, client after client."""
+        """Return the positions of all samples of some clients, client after client.
+
+        Args:
+            ids: The numbers of the clients, [m].
+        """
         sizes = self.sizes[ids]
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         samples: IntArray = np.repeat(self.starts[ids], sizes) + within
         return samples
 
     def means(self, ids: IntArray, values: FloatArray) -> FloatArray:
-        """Of values in the order of `samples(ids)`, the mean of each client, [m]."""
+        """Average values of samples over each client, [m].
+
+        Args:
+            ids: The numbers of the clients, [m].
+            values: One value per sample, in the order of `samples(ids)`.
+        """
         sizes = self.sizes[ids]
         sums = np.add.reduceat(values, np.cumsum(sizes) - sizes) if len(ids) else np.empty(0)
         return np.asarray(sums / sizes)
 
     def owner(self, sample: int) -> int:
-        """The client that a sample belongs to."""
+        """Return the number of the client that a sample belongs to.
+
+        Args:
+            sample: The position of the sample in `x` and `y`.
+        """
         return int(np.searchsorted(np.cumsum(self.sizes), sample, "right"))
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.sizes)
 
     @classmethod
     def of(cls, clients: Sequence[tuple[Array, Array]]) -> "ClientData":
-        """From one pair of inputs and targets per client."""
+        """Combine the data of clients that come as one pair of arrays each.
+
+        Args:
+            clients: Inputs and targets of every client, as pairs (x, y).
+        """
         if not clients:
             raise ValueError("no clients; give one pair of inputs and targets per client")
         for i, (x, y) in enumerate(clients):

@@ -1,4 +1,4 @@
-"""Exact measures of a round, from the updates of all clients: never from one draw."""
+"""Exact measures of a round, from the updates of all clients, never from one draw."""
 
 import math
 
@@ -15,7 +15,8 @@ from kvib.sim.stragglers import Stakes
 from kvib.types import FloatArray, IntArray
 
 DRAWS = 100
-"""Of the Monte Carlo where the variance of a procedure has no closed form."""
+"""The number of Monte Carlo draws where the variance of a procedure has no closed form. The record
+states the standard error that they leave."""
 NO_CLIENT = {
     "sampling_cost": 0.0,
     "optimal_sampling_cost": 0.0,
@@ -26,7 +27,10 @@ NO_CLIENT = {
 
 
 def needs_gram(procedure: Procedure) -> bool:
-    """Whether its variance depends on the directions of the updates, pair by pair."""
+    """Whether the variance of a procedure depends on the directions of the updates, pair by pair.
+
+    It does not where the ratio of all pairs is one number.
+    """
     if procedure.pairs is None:
         return True
     return not isinstance(procedure.pairs(np.array([0.5, 0.5]), np.arange(2)).ratio, float)
@@ -34,32 +38,34 @@ def needs_gram(procedure: Procedure) -> bool:
 
 def measures(
     sampler: Sampler,
-    everybody: FullRound,
+    full: FullRound,
     stakes: Stakes,
     p: FloatArray,
     coefficients: Coefficients,
     rng: np.random.Generator,
 ) -> dict[str, float]:
-    """What a `Record` holds of the coming draw with expected counts p, [N].
+    """The exact fields of a `Record`, for the upcoming draw with expected counts p, [N].
 
-    Given who is there, the draw has the variance of one among those with feedback
-    π = taken·λ‖g‖. What their coming and going adds is taken on average, not as it happened.
+    Given which clients are available, the draw has the variance of a draw among them with feedback
+    π = taken·λ‖g‖. What availability adds is its mean, not what happened in this round.
     """
+    # Variance and bias, over draw, silence and absence.
     at, prices = np.flatnonzero(p > 0), sampler.state.prices
-    pi = sampler.weights * everybody.norms * stakes.taken
+    pi = sampler.weights * full.norms * stakes.taken
     stays = ~stakes.waits
-    away = metrics.absence((stakes.presence * pi)[stays], stakes.presence[stays])
+    absence = metrics.absence((stakes.presence * pi)[stays], stakes.presence[stays])
     known = coefficients is unbiased and stakes.settled
     noise = Measurement(math.nan, math.nan)
     if known:
-        noise = _noise(sampler, everybody, stakes, p, at, rng)
+        noise = _noise(sampler, full, stakes, p, at, rng)
     measured = {
-        "variance": noise.value + away,
+        "variance": noise.value + absence,
         "variance_error": noise.error,
-        "bias": everybody.bias if known else math.nan,
+        "bias": full.bias if known else math.nan,
     }
     if not len(at):
-        return measured | NO_CLIENT | {"optimal_variance": away}
+        return measured | NO_CLIENT | {"optimal_variance": absence}
+    # The best probabilities that spend the same budget on the clients that can be drawn.
     e, pi, r = p[at], pi[at], stakes.response[at]
     price = prices.of(at) if prices.differ else None
     K = prices.requested(sampler.budget, len(p))
@@ -68,7 +74,7 @@ def measures(
     return measured | {
         "sampling_cost": metrics.sampling_cost(e, pi, r),
         "optimal_sampling_cost": metrics.sampling_cost(best, pi, r),
-        "optimal_variance": metrics.variance(best, pi, response=r).value + away,
+        "optimal_variance": metrics.variance(best, pi, response=r).value + absence,
         "quality": metrics.quality(e, pi, K, r, price),
         "optimal_factor": metrics.optimal_factor(pi, K, r, price),
     }
@@ -76,25 +82,25 @@ def measures(
 
 def _noise(
     sampler: Sampler,
-    everybody: FullRound,
+    full: FullRound,
     stakes: Stakes,
     p: FloatArray,
     at: IntArray,
     rng: np.random.Generator,
 ) -> Measurement:
-    """The variance of draw and silence, given who is there."""
+    """The variance of draw and silence, given which clients are available."""
     if not len(at):
         return Measurement(0.0)
-    gram = everybody.gram
+    gram = full.gram
     if gram is None and needs_gram(sampler.procedure):
         return Measurement(math.nan, math.nan)
     if gram is not None:
         gram = gram[np.ix_(at, at)] * np.outer(stakes.taken[at], stakes.taken[at])
     return metrics.variance(
         p[at],
-        (sampler.weights * everybody.norms * stakes.taken)[at],
+        (sampler.weights * full.norms * stakes.taken)[at],
         sampler.procedure,
-        total=everybody.total,
+        total=full.total,
         gram=gram,
         draws=DRAWS,
         rng=rng,

@@ -1,4 +1,4 @@
-"""What all clients would send: full participation, for exact metrics and for oracles."""
+"""The updates of all clients in a round (full participation), for exact metrics and oracles."""
 
 import math
 from typing import NamedTuple
@@ -6,30 +6,32 @@ from typing import NamedTuple
 import numpy as np
 
 from kvib.estimators.difference import Remembered
-from kvib.sim.engines.engine import NobodyError, Vector
+from kvib.sim.engines.engine import NoWorkerError, Vector
 from kvib.sim.stragglers import Stakes
 from kvib.sim.training import Training
 from kvib.types import FloatArray
 
 TRIES = 5
-"""How often clients are trained again that must be heard and were lost."""
+"""The number of times that lost clients are trained before the run stops: exact metrics need all
+clients."""
 
 
 class FullRound(NamedTuple):
-    """What all clients would send in a round."""
+    """Measures of what all clients would send in a round."""
 
     norms: FloatArray
-    """‖g‖ of all clients; with a memory ‖g − βh‖, since only that is sampled."""
+    """‖g‖ of all clients, [N]. With a memory it is ‖g − βh‖, since only that is sampled."""
     total: float
-    """‖Σ taken·λg‖² of those who can be drawn: what is estimated of them, given who is there."""
+    """‖Σ taken·λg‖² of the clients that can be drawn: the squared norm of the mean estimate, given
+    which clients are available."""
     bias: float
-    """‖E[d] − D‖."""
+    """‖E[d] − D‖, where D is the step of all clients."""
     gram: FloatArray | None
-    """Inner products of all λg, if asked for."""
+    """Inner products of all λg, [N, N], if they were asked for."""
 
     @property
     def sound(self) -> bool:
-        """Whether there is a full step: one explosion, drawn or not, and there is none."""
+        """Whether the updates of all clients are finite. Otherwise there is no full step."""
         return bool(np.isfinite(self.norms).all())
 
 
@@ -42,22 +44,23 @@ def full_round(
     memory: Remembered | None = None,
     with_gram: bool = False,
 ) -> FullRound:
-    """All clients train from a model, as in full participation.
+    """Train all clients from a model, as in full participation, and measure their updates.
 
     Args:
-        training: the task and its engine.
-        model: where clients begin.
-        t: the round.
-        weights: λ, [N].
-        stakes: what the estimate takes of every client.
-        memory: what is remembered of updates: only what is new is sampled.
-        with_gram: whether all inner products are wanted, which takes all updates at once.
+        training: The task and its engine.
+        model: The model that clients start from.
+        t: The round.
+        weights: λ of all clients, [N].
+        stakes: The share of every client's update in the estimate.
+        memory: The updates that the estimator remembers. Only the difference to them is sampled.
+        with_gram: Whether all inner products are wanted, which takes all updates at once.
     """
     engine, N = training.engine, len(training.task)
     if engine.remote and not with_gram and memory is None:
         return _added_up(training, model, t, weights, stakes)
     norms, mean, off, kept = np.empty(N), model * 0, model * 0, []
     taken = weights * stakes.taken * stakes.drawable
+    # Chunk by chunk: norms, the mean estimate Σ taken·λg, and the error E[d] − D.
     for ids, batches in engine.chunks(training.work(np.arange(N), t)):
         updates = new = engine.updates(model, batches)
         if memory is not None:
@@ -69,6 +72,7 @@ def full_round(
             off = off - engine.combine((weights * (1 - stakes.stands))[ids], updates)
         if with_gram:
             kept.append(new)
+    # Inner products of all pairs, if they are wanted and finite.
     gram = None
     if with_gram and np.isfinite(norms).all():
         gram = np.block([[engine.gram(a, b) for b in kept] for a in kept])
@@ -79,7 +83,7 @@ def full_round(
 def _added_up(
     training: Training, model: Vector, t: int, weights: FloatArray, stakes: Stakes
 ) -> FullRound:
-    """The same where updates are far away."""
+    """The full round on an engine whose updates stay on remote workers: sums come back."""
     norms, mean = _summed(training, model, t, weights * stakes.taken * stakes.drawable)
     bias = 0.0
     if not stakes.unbiased:  # then all clients train once more
@@ -91,7 +95,7 @@ def _added_up(
 def _summed(
     training: Training, model: Vector, t: int, coefficients: FloatArray
 ) -> tuple[FloatArray, Vector]:
-    """Norms of all clients, and Σ coefficient·g; who was lost is trained again."""
+    """Norms of all clients, [N], and Σ coefficient·g, [d]. Lost clients are trained again."""
     N = len(training.task)
     batches = training.work(np.arange(N), t)
     norms, total = np.full(N, math.nan), model * 0
@@ -103,7 +107,7 @@ def _summed(
         norms[left], total = found.norms, total + found.total
     if np.isnan(norms).any():
         client = int(np.flatnonzero(np.isnan(norms))[0])
-        raise NobodyError(
+        raise NoWorkerError(
             f"client {client} was lost {TRIES} times in round {t}, and exact metrics need "
             "everybody; look at the cluster, or raise patience; the last checkpoint is from "
             "before"

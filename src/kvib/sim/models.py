@@ -10,7 +10,11 @@ from kvib.sim.task import SoftmaxRegression, Task
 
 
 class FemnistCNN(nn.Module):
-    """conv 5×5×32, pool, conv 5×5×64, pool, dense 512, outputs: 1,663,370 parameters with 10."""
+    """The CNN of the FEMNIST tasks: two convolutions and two dense layers.
+
+    The layers are conv 5×5×32, pool, conv 5×5×64, pool, dense 512, outputs. With 10 classes they
+    have 1,663,370 parameters.
+    """
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -26,13 +30,13 @@ class FemnistCNN(nn.Module):
         self.head = nn.Sequential(nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits of images [batch, 1, 28, 28]."""
+        """The logits of images [batch, 1, 28, 28]."""
         out: torch.Tensor = self.head(self.features(x))
         return out
 
 
 def make(task: Task, seed: int) -> nn.Module:
-    """A fresh module of a task, its random start decided by the seed alone."""
+    """A fresh module of a task. The seed alone decides its random start."""
     model: Any = task.model
     with seeded(seed, torch.device("cpu")):
         if isinstance(model, SoftmaxRegression):

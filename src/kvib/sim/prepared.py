@@ -1,4 +1,7 @@
-"""A task as one small file, for machines without the data, the network or numba."""
+"""A task as one small file, for machines without the data, the network or numba.
+
+Also the table of tasks that have a name.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -31,7 +34,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     **{f"agnews-lora-{sigma}": partial(text.agnews, sigma, adapters=8) for sigma in (1, 2, 3)},
     **{f"newswire-{sigma}": partial(text.newswire, sigma) for sigma in (1, 2, 3)},
     **{
-        # small enough to be trained together, which only eager attention can be
+        # Clients of this small model train together, which only eager attention allows.
         f"newswire-14m-{sigma}": partial(
             text.newswire, sigma, model=text.NextToken(PYTHIA_14M, attention="eager")
         )
@@ -54,9 +57,9 @@ def make_task(name: str) -> Task:
 
 
 def prepare(task: Task, path: str | os.PathLike[str]) -> None:
-    """Write what a task needs as one compressed file."""
-    kind, said, weights = _described(task)
-    about = {"name": task.name, "classes": task.classes, "model": {"kind": kind, **said}}
+    """Write a task as one compressed file."""
+    kind, description, weights = _described(task)
+    about = {"name": task.name, "classes": task.classes, "model": {"kind": kind, **description}}
     arrays = {"x": task.train.x, "y": _small(task.train.y), "sizes": task.train.sizes}
     arrays |= {"test_x": task.test[0], "test_y": _small(task.test[1]), "weights": task.weights}
     arrays |= {f"model.{name}": array for name, array in weights.items()}
@@ -64,20 +67,20 @@ def prepare(task: Task, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Task:
-    """The task that was prepared."""
+    """The task in a file that `prepare` wrote."""
     about, arrays = storage.read(path, "task", ARRAYS, compressed=True)
     with storage.whole("task", path):
         intact.said(about, ("name", "classes", "model"))
         train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
         test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
-        said = dict(about["model"])
-        kind = said.pop("kind", None)
+        description = dict(about["model"])
+        kind = description.pop("kind", None)
         if kind not in MODELS:
             raise storage.OtherFileError(
                 f"it holds a model of the kind {kind!r}, not one of {', '.join(MODELS)}; read it "
                 "with the kvib that wrote it, or prepare it again"
             )
-        model = MODELS[kind].make(**said, weights=storage.part(arrays, "model"))
+        model = MODELS[kind].make(**description, weights=storage.part(arrays, "model"))
         loss = MODELS[kind].loss
         return Task(about["name"], train, test, model, about["classes"], loss, arrays["weights"])
 
@@ -86,9 +89,14 @@ class TaskKind(NamedTuple):
     """A kind of model as it is written to a file."""
 
     describe: Callable[[Any], dict[str, Any] | None]
-    """What makes it again; None if the model is of another kind."""
+    """The arguments that `make` needs for a model. None if the model is of another kind."""
     make: Callable[..., Any]
+    """A function that makes the model again, from its description and its weights."""
     loss: Callable[[Any, Any], Any] | None = None
+    """The loss of a task with this model. None is the default of `Task`."""
+
+
+# Each function describes a model of one kind, and returns None for any other.
 
 
 def _softmax(model: Any) -> dict[str, Any] | None:
@@ -110,12 +118,13 @@ def _classifier(model: Any) -> dict[str, Any] | None:
 
 
 def _adapted(model: Any) -> dict[str, Any] | None:
-    """Of a classifier: nobody adapts what begins at random."""
-    said = _classifier(model.model) if isinstance(model, text.Adapted) else None
-    return None if said is None else {**said, "rank": model.rank, "scale": model.scale}
+    """An adapted classifier. Adapters of models from scratch cannot be prepared."""
+    inner = _classifier(model.model) if isinstance(model, text.Adapted) else None
+    return None if inner is None else {**inner, "rank": model.rank, "scale": model.scale}
 
 
 def _adapt(rank: int, scale: float, **classifier: Any) -> text.Adapted:
+    """The adapted classifier with this description."""
     return text.Adapted(text.Classifier(**classifier), rank, scale)
 
 
@@ -138,15 +147,15 @@ MODELS: dict[str, TaskKind] = {
         next_token_loss,
     ),
 }
-"""The models that a file can hold."""
+"""The kinds of models that a file can hold."""
 
 
 def _described(task: Task) -> tuple[str, dict[str, Any], Mapping[str, Array]]:
-    """The kind of a task's model, what makes it again, and its weights."""
+    """The kind of a task's model, its description, and its weights."""
     for name, kind in MODELS.items():
-        said = kind.describe(task.model)
-        if said is not None and task.loss is kind.loss:
-            return name, said, getattr(task.model, "weights", {})
+        description = kind.describe(task.model)
+        if description is not None and task.loss is kind.loss:
+            return name, description, getattr(task.model, "weights", {})
     raise ValueError(
         f"only kvib's own models can be prepared, not that of {task.name!r}; save your arrays and "
         "make the Task where you run it"
@@ -154,5 +163,6 @@ def _described(task: Task) -> tuple[str, dict[str, Any], Mapping[str, Array]]:
 
 
 def _small(labels: Any) -> Any:
+    """Labels in the smallest of uint8, uint16 and their own type that holds them."""
     most = labels.max(initial=0)
     return labels.astype(np.uint8 if most < 1 << 8 else np.uint16) if most < 1 << 16 else labels

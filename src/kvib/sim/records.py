@@ -1,4 +1,4 @@
-"""What a simulation reports of every round, and how that becomes a file."""
+"""Records: what a simulation reports of every round, and how records become a file."""
 
 import csv
 import math
@@ -15,66 +15,86 @@ from kvib.files import storage
 from kvib.types import Arrays, FloatArray, IntArray
 
 RENAMED = {"cost": "sampling_cost", "optimal_cost": "optimal_sampling_cost"}
-"""Numbers of a record in version 0.1, and their names today."""
+"""Names of a record's fields in version 0.1, and their names today."""
 
 
 @earlier_names(RENAMED)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Record:
-    """One round. No clocks: a resumed run must report the same. NaN: not measured."""
+    """A simulation reports every round as one record. NaN means that a number was not measured.
+
+    Records hold no clock times, since a resumed run must report the same records.
+
+    Examples:
+        >>> from kvib.sim import Record
+        >>> record = Record(round=3, clients=10, sampling_cost=5.0, optimal_sampling_cost=4.0)
+        >>> record.sampling_cost - record.optimal_sampling_cost  # the regret of the round
+        1.0
+        >>> record.loss
+        nan
+    """
 
     round: int
+    """The number of the round, from 0."""
     clients: int
-    """How many different clients were drawn."""
+    """The number of different clients that were drawn."""
     available: float = math.nan
-    """How many could be: those who were there and did not wait."""
+    """The number of clients that could be drawn: they were available and not waiting."""
     answered: float = math.nan
-    """How many of the drawn answered."""
+    """The number of drawn clients that answered."""
     asked: float = math.nan
-    """How many clients worked for the draw itself, drawn or not: candidates of Power-of-Choice
-    evaluate the model on all of their data, and all clients train for policies that draw by the
-    norms of all. The server sends the model to these and to the drawn."""
+    """The number of clients that worked for the draw itself, drawn or not. Candidates of
+    Power-of-Choice evaluate the model on all of their data. All clients train for policies that
+    draw by the norms of all. The server sends the model to these and to the drawn."""
     loss: float = math.nan
-    """On the test data, before the round."""
+    """The mean loss on the test data, before the round."""
     accuracy: float = math.nan
+    """The share of right classes in the test data, before the round."""
     train_loss: float = math.nan
-    """Over the data of all clients, before the round."""
+    """The mean loss on the training data of all clients, before the round."""
     estimated_variance: float = math.nan
-    """From the cohort alone; NaN for selectors, whose choices have no probabilities. So are all
-    exact metrics below."""
+    """The variance as estimated from the cohort alone. It is NaN for selectors, whose choices have
+    no probabilities, and so are all exact metrics below."""
     variance: float = math.nan
-    """E‖d − E[d]‖², exact, from all clients' updates; `variance_error` is its standard error where
-    drawn. Of draw and silence it is that among those who are there in this round. What their coming
-    and going adds is its mean: so the mean over rounds like this one is the variance."""
+    """E‖d − E[d]‖², exact, from the updates of all clients. The part of draw and silence is that
+    among the clients that are available in this round. The part of availability is its mean. The
+    mean over rounds like this one is therefore the variance."""
     variance_error: float = math.nan
+    """The standard error of `variance` where it was measured from draws, else 0."""
     bias: float = math.nan
-    """‖E[d] − D‖, exact: 0 where the estimate is divided by the true rates and no client waits.
-    What a guard cuts off is not in it."""
+    """‖E[d] − D‖, exact, where D is the step of all clients. It is 0 where the estimate is divided
+    by the true rates and no client waits. What a guard cuts off is not in it."""
     sampling_cost: float = math.nan
-    """ℓ(p) = Σπ²/(q·p) of those who can be drawn, with π = λ‖g‖/a; q = a = 1 without stragglers."""
+    """ℓ(p) = Σπ²/(q·p) of the clients that can be drawn, with π = λ‖g‖/a. Without stragglers
+    q = a = 1."""
     optimal_sampling_cost: float = math.nan
-    """min ℓ: their difference is the regret of the round."""
+    """min ℓ over the probabilities. The regret of the round is `sampling_cost` minus this."""
     optimal_variance: float = math.nan
-    """Of independent draws with the best probabilities."""
+    """The variance of independent draws with the best probabilities."""
     quality: float = math.nan
+    """The distance of the estimate from the optimal one: see `kvib.metrics.quality`."""
     optimal_factor: float = math.nan
+    """The optimal variance divided by that of uniform draws: see `kvib.metrics.optimal_factor`."""
     step_norm: float = math.nan
-    """‖d‖."""
+    """The norm ‖d‖ of the estimated step."""
     cut: float = 0.0
     """What the guard cut off Σ coefficient·‖g‖: a bound on the bias of this round."""
     ids: IntArray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    """The drawn clients, [m]."""
     norms: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
-    """‖g‖ of the drawn; NaN of those who did not answer."""
+    """‖g‖ of the drawn clients, [m], and NaN of those that did not answer."""
 
 
 RAGGED = ("ids", "norms")
+"""Fields whose length is the number of drawn clients."""
 SCALARS = [f.name for f in fields(Record) if f.name not in RAGGED]
+"""Fields that are one number per round."""
 CHECKPOINT = ("model", "memory", "sampler", "records")
 """Parts of the file that `Simulation.save` writes."""
 
 
 def packed(records: Sequence[Record]) -> Arrays:
-    """Columns, and the drawn clients of all rounds one after another."""
+    """The records as columns, the drawn clients of all rounds one after another."""
     arrays: Arrays = {n: np.array([getattr(r, n) for r in records]) for n in SCALARS}
     for name in RAGGED:
         parts = [getattr(r, name) for r in records]
@@ -83,7 +103,7 @@ def packed(records: Sequence[Record]) -> Arrays:
 
 
 def unpacked(arrays: Arrays) -> list[Record]:
-    """The records again, also those of version 0.1."""
+    """The records that were packed, also those of version 0.1."""
     arrays = {RENAMED.get(name, name): array for name, array in arrays.items()}
     ends = np.cumsum(arrays["clients"]).astype(int)
     starts = ends - arrays["clients"].astype(int)
@@ -104,7 +124,7 @@ def read(folder: str | os.PathLike[str]) -> list[Record]:
 
 
 def write_csv(path: str | os.PathLike[str], records: Sequence[Record]) -> None:
-    """A line per round: every number of a record; drawn clients and their norms side by side."""
+    """Write one line per round: every field of its record, arrays as numbers between spaces."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
         out.writerow([*SCALARS, *RAGGED])

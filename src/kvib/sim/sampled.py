@@ -1,4 +1,4 @@
-"""A sampler in the round loop."""
+"""A sampler as the chooser of the round loop."""
 
 from typing import Any
 from zlib import crc32
@@ -11,7 +11,7 @@ from kvib.estimators.estimate import unbiased
 from kvib.estimators.streaming import Coefficients, Estimation
 from kvib.randomness import generator
 from kvib.sampler.sampler import Sampler
-from kvib.sim.chooser import Coming, Looked
+from kvib.sim.chooser import BeforeDraw, UpcomingRound
 from kvib.sim.exact import measures, needs_gram
 from kvib.sim.full_round import FullRound, full_round
 from kvib.sim.training import diverged
@@ -19,13 +19,19 @@ from kvib.types import Arrays, FloatArray, IntArray
 
 
 class Sampled:
-    """Draws with known probabilities: estimates are unbiased, and there are exact metrics."""
+    """A sampler draws with known probabilities, so that exact metrics exist.
+
+    Args:
+        sampler: The sampler.
+        begun_with: The options that the sampler had before the first round. None means that it has
+            not drawn yet.
+    """
 
     coefficients: Coefficients = staticmethod(unbiased)
 
     def __init__(self, sampler: Sampler, begun_with: dict[str, Any] | None = None) -> None:
         self.sampler = sampler
-        # before the first round, since rates are learned
+        # The options are read before the first round, since learned rates change later.
         self._begun_with = _options(sampler) if begun_with is None else begun_with
 
     @property
@@ -35,71 +41,70 @@ class Sampled:
 
     @property
     def guarantee(self) -> Guarantee:
-        """Consistent, where rates of answers are learned."""
+        """The guarantee of the sampler's estimates: consistent where rates are learned."""
         return self.sampler.state.rates.guarantee
 
     @property
     def rates(self) -> Rates:
-        """The sampler's own rates."""
+        """The rates that the sampler divides by."""
         return self.sampler.state.rates
 
     @property
     def waiting(self) -> IntArray:
-        """Clients in their cool-down."""
+        """The clients that cannot be drawn because of the cool-down."""
         return self.sampler.state.cool_down.ids
 
     @property
     def wants_updates(self) -> bool:
-        """For a memory, a guard or sketches."""
+        """Whether a memory, a guard or sketches need single updates."""
         state, guard = self.sampler.state, self.sampler.guard
         return state.memory is not None or guard is not None or state.sketches.size > 0
 
-    def look(self, coming: Coming) -> Looked:
-        """Norms of all clients, if the policy draws by them; exact metrics, if they are due."""
+    def look(self, upcoming: UpcomingRound) -> BeforeDraw:
+        """The norms of all clients if the policy draws by them, and exact metrics if due."""
         sampler, needs_norms = self.sampler, self.sampler.policy.needs_norms
         asked = {"asked": float(len(sampler) if needs_norms else 0)}
-        if not coming.exact and not needs_norms:
-            return Looked(None, asked)
-        everybody = self._everybody(coming)
-        norms = everybody.norms if needs_norms else None
-        if norms is not None and not everybody.sound:
-            raise diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), coming.round)
-        if not coming.exact or not everybody.sound:
-            return Looked(norms, asked)
-        p = sampler.probabilities(coming.there, norms=norms)
-        rng = generator(coming.training.seed, coming.round, "exact variance")
-        exact = measures(sampler, everybody, coming.stakes, p, coming.coefficients, rng)
-        return Looked(norms, asked | exact)
+        if not upcoming.exact and not needs_norms:
+            return BeforeDraw(None, asked)
+        full = self._full_round(upcoming)
+        norms = full.norms if needs_norms else None
+        if norms is not None and not full.sound:
+            raise diverged(int(np.flatnonzero(~np.isfinite(norms))[0]), upcoming.round)
+        if not upcoming.exact or not full.sound:
+            return BeforeDraw(norms, asked)
+        p = sampler.probabilities(upcoming.available, norms=norms)
+        rng = generator(upcoming.training.seed, upcoming.round, "exact variance")
+        exact = measures(sampler, full, upcoming.stakes, p, upcoming.coefficients, rng)
+        return BeforeDraw(norms, asked | exact)
 
-    def _everybody(self, coming: Coming) -> FullRound:
-        """The updates of all clients; their inner products where a variance needs them, and there
-        is memory for them."""
-        with_gram = coming.exact and needs_gram(self.sampler.procedure)
-        with_gram = with_gram and len(self.sampler) * coming.model.nbytes <= coming.gram_bytes
+    def _full_round(self, upcoming: UpcomingRound) -> FullRound:
+        """The full round, with inner products where the variance needs them and they fit."""
+        with_gram = upcoming.exact and needs_gram(self.sampler.procedure)
+        with_gram = with_gram and len(self.sampler) * upcoming.model.nbytes <= upcoming.gram_bytes
         return full_round(
-            coming.training,
-            coming.model,
-            coming.round,
+            upcoming.training,
+            upcoming.model,
+            upcoming.round,
             self.weights,
-            coming.stakes,
+            upcoming.stakes,
             self.sampler.state.memory,
             with_gram,
         )
 
-    def draw(self, coming: Coming, signals: FloatArray | None) -> Cohort:
-        """A draw among those who are there."""
-        return self.sampler.draw(coming.there, norms=signals)
+    def draw(self, upcoming: UpcomingRound, signals: FloatArray | None) -> Cohort:
+        """A cohort of the clients that are available."""
+        return self.sampler.draw(upcoming.available, norms=signals)
 
     def begin(self, cohort: Cohort, coefficients: Coefficients) -> Estimation:
-        """The sampler's own."""
+        """An estimate to which updates are added. The sampler learns from them."""
         return self.sampler.begin(cohort, coefficients)
 
     def update(self, cohort: Cohort, norms: FloatArray) -> None:
-        """The sampler's own."""
+        """Let the sampler learn from norms alone."""
         self.sampler.update(cohort, norms)
 
     def about(self) -> dict[str, Any]:
-        """What the sampler was given."""
+        """The options of the sampler, by which a checkpoint is recognised."""
         sampler = self.sampler
         return {
             "policy": repr(sampler.policy),
@@ -111,7 +116,7 @@ class Sampled:
         }
 
     def check_checkpoint(self) -> None:
-        """A sampler in a journal has a file of its own."""
+        """Refuse a journalled sampler, whose own file a checkpoint cannot turn back."""
         if type(self.sampler) is not Sampler:
             raise ValueError(
                 f"a {type(self.sampler).__name__} sampler keeps a file of its own, which a "
@@ -129,15 +134,15 @@ class Sampled:
 
 
 def _options(sampler: Sampler) -> dict[str, Any]:
-    """What else a sampler was given; long arrays by their checksums."""
+    """The other options of a sampler, with checksums in place of arrays."""
     state = sampler.state
-    prices, known = state.prices, state.rates.packed(len(sampler))
+    prices, packed = state.prices, state.rates.packed(len(sampler))
     rates: dict[str, list[int]] = {"response": [], "availability": []}
-    for name in sorted(known):
+    for name in sorted(packed):
         part, _, field = name.partition(".")
         if field not in YOUNGER:
-            rates[part].append(_check(known[name]))
-    lowest = {f"lowest {part}": float(known[f"{part}.lowest"]) for part in rates}
+            rates[part].append(_check(packed[name]))
+    lowest = {f"lowest {part}": float(packed[f"{part}.lowest"]) for part in rates}
     return {
         "cool_down": state.cool_down.rounds,
         "over_select": prices.over_select,
@@ -153,4 +158,5 @@ def _options(sampler: Sampler) -> dict[str, Any]:
 
 
 def _check(array: Any) -> int:
+    """The checksum of an array."""
     return crc32(np.asarray(array).tobytes())

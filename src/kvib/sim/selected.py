@@ -1,4 +1,4 @@
-"""A biased selector in the round loop, for comparison."""
+"""A biased selector as the chooser of the round loop, for comparison."""
 
 import math
 from typing import Any
@@ -10,16 +10,20 @@ from kvib.cohort import Cohort, Guarantee
 from kvib.estimators.estimate import self_normalised
 from kvib.estimators.streaming import Coefficients, Context, Ended, Estimation
 from kvib.selectors import Selector
-from kvib.sim.chooser import Coming, Looked
+from kvib.sim.chooser import BeforeDraw, UpcomingRound
 from kvib.sim.training import diverged
 from kvib.types import Arrays, FloatArray, IntArray
 
 
 class Selected:
-    """Chooses clients without probabilities: a mean of their updates, and no exact metrics.
+    """A selector chooses clients without probabilities, so that no exact metrics exist.
 
-    Who is asked before a choice evaluates the model on all of its own data; `Record.asked` counts
-    these clients. Sketches of updates are made by the server, and cost clients nothing.
+    The step is a mean of the chosen clients' updates. A client that is asked before a choice
+    evaluates the model on all of its own data, and `Record.asked` counts these clients. The server
+    makes the sketches of updates, which cost clients nothing.
+
+    Args:
+        selector: The selector.
     """
 
     coefficients: Coefficients = staticmethod(self_normalised)
@@ -37,27 +41,27 @@ class Selected:
 
     @property
     def wants_updates(self) -> bool:
-        """For sketches."""
+        """Whether sketches need single updates."""
         return self.sampler.rule.sketch > 0
 
-    def look(self, coming: Coming) -> Looked:
-        """Losses of those that the rule asks. Exact metrics need probabilities: there are none."""
-        asked = self.sampler.asks(coming.there)
+    def look(self, upcoming: UpcomingRound) -> BeforeDraw:
+        """The losses of the clients that the rule asks, and how many these are."""
+        asked = self.sampler.asks(upcoming.available)
         if not len(asked):
-            return Looked(None, {"asked": 0.0})
-        losses = coming.training.engine.losses(coming.model, asked)
+            return BeforeDraw(None, {"asked": 0.0})
+        losses = upcoming.training.engine.losses(upcoming.model, asked)
         bad = asked[~np.isfinite(losses)]
         if len(bad):
-            raise diverged(int(bad[0]), coming.round)
+            raise diverged(int(bad[0]), upcoming.round)
         signals = dict(zip(asked.tolist(), losses.tolist(), strict=True))
-        return Looked(signals, {"asked": float(len(asked))})
+        return BeforeDraw(signals, {"asked": float(len(asked))})
 
-    def draw(self, coming: Coming, signals: dict[int, float] | None) -> Cohort:
-        """A choice among those who are there."""
-        return self.sampler.draw(coming.there, signals=signals)
+    def draw(self, upcoming: UpcomingRound, signals: dict[int, float] | None) -> Cohort:
+        """A cohort of the clients that are available."""
+        return self.sampler.draw(upcoming.available, signals=signals)
 
     def begin(self, cohort: Cohort, coefficients: Coefficients) -> Estimation:
-        """A sum of updates, with sketches of them if the rule learns from these."""
+        """A sum of updates, with sketches of them if the rule learns from sketches."""
         context = Context(
             guard=None,
             typical_step=math.nan,
@@ -70,26 +74,26 @@ class Selected:
         return Estimation(context, cohort, coefficients)
 
     def _end(self, ended: Ended) -> Guarantee:
-        """The rule learns the sketches of those who answered."""
-        came = ~np.isnan(ended.norms) if self.wants_updates else np.zeros(len(ended.norms), bool)
-        self._learn(
-            ended.cohort, [s if c else None for s, c in zip(ended.sketches, came, strict=True)]
-        )
+        """Let the rule learn the sketches of the clients that answered."""
+        known = ~np.isnan(ended.norms) if self.wants_updates else np.zeros(len(ended.norms), bool)
+        pairs = zip(ended.sketches, known, strict=True)
+        self._learn(ended.cohort, [sketch if is_known else None for sketch, is_known in pairs])
         return self.guarantee
 
     def update(self, cohort: Cohort, norms: FloatArray) -> None:
-        """Norms say nothing to a selector: it has learned what it was told before the draw."""
+        """End the round. A selector does not learn from norms, only from losses before a draw."""
         self._learn(cohort, [None] * len(cohort))
 
     def _learn(self, cohort: Cohort, signals: list[Any]) -> None:
+        """Hand one signal per client of the cohort to the selector."""
         self.sampler.update(cohort, signals)
 
     def about(self) -> dict[str, Any]:
-        """What the selector was given."""
+        """The rule of the selector, by which a checkpoint is recognised."""
         return {"selector": repr(self.sampler.rule)}
 
     def check_checkpoint(self) -> None:
-        """All that a selector knows is in its checkpoint."""
+        """Accept every selector: its checkpoint holds all that it knows."""
 
     def packed(self) -> Arrays:
         """The selector as arrays."""

@@ -1,4 +1,4 @@
-"""The round loop: one for all samplers and selectors, all tasks, all engines."""
+"""The round loop, the same for all samplers and selectors, all tasks and all engines."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from kvib.sampler.sampler import Sampler
 from kvib.selectors import Selector
 from kvib.sim import checkpoint
 from kvib.sim.checkpoint import Progress
-from kvib.sim.chooser import Chooser, Coming
+from kvib.sim.chooser import Chooser, UpcomingRound
 from kvib.sim.engines.engine import Engine, Vector
 from kvib.sim.local import LocalSGD
 from kvib.sim.records import Record
@@ -32,14 +32,19 @@ from kvib.sim.timings import Clock, Laps
 from kvib.sim.training import DivergedError, RoundWork, Trained, Training
 
 LEISURE = 20
-"""Between two checkpoints pass as many times the seconds that one takes."""
+"""Between two checkpoints pass at least this many times the seconds that writing one takes, so
+that checkpoints cost about a twentieth of the time at most."""
 CHOOSERS: dict[type, Callable[[Any], Chooser]] = {Selector: Selected}
-"""How the loop plays what is no sampler."""
+"""The chooser for each class that is not a sampler. All other classes get `Sampled`."""
 
 
 @earlier_names({"gram_memory": "gram_bytes", "memory": "optimiser_state"})
 class Simulation:
-    """A federated run: draw, train, estimate, step, evaluate, record.
+    """A federated run repeats rounds: draw, train, estimate, step, evaluate, record.
+
+    In each round the drawn clients train, their updates g make an estimate d of the full step
+    D = Σλg, and the server steps by d. The exact metrics, which a real federation cannot have, come
+    from rounds in which all clients train.
 
     Examples:
         >>> import kvib
@@ -51,26 +56,28 @@ class Simulation:
         [0, 1, 2]
 
     Args:
-        task: the clients, their data, the model.
-        engine: who trains.
-        sampler: who is drawn: a sampler, or a selector, whose choices are biased. What a selector
-            asks of clients before it chooses is computed by the engine, and counted in
-            `Record.asked`.
-        local: how clients train; the same as the engine's.
-        server: how the step is applied.
-        coefficients: `kvib.unbiased` or `kvib.self_normalised`; by default the first for samplers,
-            the second for selectors, which have no other.
-        evaluate_every: rounds between evaluations on the test data; 0 for never.
-        train_loss_every: rounds between evaluations on all training data, which cost more.
-        exact_every: rounds between exact metrics, for which all clients train; 0 for never. They
-            are NaN in rounds in which a client that was not drawn diverges, and for selectors,
-            whose choices have no probabilities.
-        seed: of the initial model and of all batches.
-        gram_bytes: bytes that the updates of all clients may take, N·d·4, where an exact variance
-            needs their inner products (fixed-size draws); beyond it that variance is NaN.
-        response: the true probability that a client which was drawn answers, a number or one per
-            client. By default the sampler's own, where it knows one, else 1.
-        availability: the true probability that a client is there when the round is drawn, the same.
+        task: The clients, their data and the model.
+        engine: The engine that trains clients.
+        sampler: The sampler that draws clients, or a selector, whose choices are biased. The engine
+            computes what a selector asks of clients before it chooses, and `Record.asked` counts
+            these clients.
+        local: How clients train. It must equal that of the engine.
+        server: How the server moves the model by the estimated step. The default is `ServerSGD()`.
+        coefficients: `kvib.unbiased` or `kvib.self_normalised`. The default is the first for
+            samplers and the second for selectors, which have no other.
+        evaluate_every: The number of rounds between evaluations on the test data. 0 means never.
+        train_loss_every: The number of rounds between evaluations on all training data, which cost
+            more. 0 means never.
+        exact_every: The number of rounds between exact metrics, for which all clients train. 0
+            means never. The metrics are NaN in rounds in which a client that was not drawn
+            diverges, and for selectors, whose choices have no probabilities.
+        seed: The seed of the initial model and of all batches.
+        gram_bytes: The bytes that the updates of all clients may take, N·d·4, where an exact
+            variance needs their inner products (fixed-size draws). Beyond it that variance is NaN.
+        response: The true probability that a drawn client answers, a number or one per client. The
+            default is the sampler's own where it knows one, else 1.
+        availability: The true probability that a client is available when the round is drawn, a
+            number or one per client. The default is the sampler's own where it knows one, else 1.
     """
 
     def __init__(
@@ -107,24 +114,29 @@ class Simulation:
 
     @property
     def sampler(self) -> Any:
-        """What is played: a run that was continued has another one than it was made with."""
+        """The sampler or selector of this run.
+
+        A run that was continued has another object here than the one it was made with.
+        """
         return self._chooser.sampler
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the estimates of this run are, if all clients answer as they should: biased for
-        selectors and for means."""
+        """The guarantee of this run's estimates, if all clients answer as they should.
+
+        It is "biased" for selectors and for means.
+        """
         return self._chooser.guarantee if self.coefficients is unbiased else "biased"
 
     def round(self) -> Record:
-        """Play one round."""
+        """Run one round and return its record."""
         t, clock, chooser = len(self.records), Clock(), self._chooser
         measured = self._evaluate(t)
         clock.lap("evaluate")
-        coming = self._coming(t)
-        signals, seen = chooser.look(coming)
+        upcoming = self._upcoming(t)
+        signals, seen = chooser.look(upcoming)
         clock.lap("exact")
-        cohort = chooser.draw(coming, signals)
+        cohort = chooser.draw(upcoming, signals)
         clock.lap("draw")
         answered = self._stragglers.answering(cohort.ids, self.seed, t)
         drawn = RoundWork(t, self.model, cohort, answered, self.coefficients)
@@ -132,21 +144,21 @@ class Simulation:
         clock.lap("train")
         self._step(trained.d, t)
         clock.lap("update")
-        available = int(np.count_nonzero(coming.stakes.drawable))
+        available = int(np.count_nonzero(upcoming.stakes.drawable))
         record = self._record(t, cohort, trained, available=available, **measured, **seen)
         self.records.append(record)
         self.seconds.append(clock.laps)
         return record
 
-    def _coming(self, t: int) -> Coming:
-        """Round t, with the coins of who is there."""
+    def _upcoming(self, t: int) -> UpcomingRound:
+        """Round t before its draw, with the clients that are available."""
         rates = self._chooser.rates
-        there = self._stragglers.there(rates, self.seed, t)
-        return Coming(
+        available = self._stragglers.available(rates, self.seed, t)
+        return UpcomingRound(
             round=t,
             model=self.model,
-            there=there,
-            stakes=self._stragglers.stakes(rates, self._chooser.waiting, there),
+            available=available,
+            stakes=self._stragglers.stakes(rates, self._chooser.waiting, available),
             exact=_due(self.exact_every, t),
             gram_bytes=self.gram_bytes,
             coefficients=self.coefficients,
@@ -154,6 +166,7 @@ class Simulation:
         )
 
     def _evaluate(self, t: int) -> dict[str, float]:
+        """The losses and the accuracy that are due in round t, as fields of its record."""
         measured = {}
         if _due(self.evaluate_every, t):
             loss, accuracy = self.engine.evaluate(self.model, "test")
@@ -169,7 +182,7 @@ class Simulation:
         return measured
 
     def _step(self, d: Vector, t: int) -> None:
-        """The server's."""
+        """Move the model by the estimated step d."""
         optimiser_state, model = self.server.step(self.optimiser_state, self.model, d)
         if not math.isfinite(self._training.length(model)):
             raise DivergedError(
@@ -179,6 +192,7 @@ class Simulation:
         self.optimiser_state, self.model = optimiser_state, model
 
     def _record(self, t: int, cohort: Cohort, trained: Trained, **measured: float) -> Record:
+        """The record of round t."""
         return Record(
             round=t,
             clients=len(cohort),
@@ -199,13 +213,16 @@ class Simulation:
         checkpoint_seconds: float = 10.0,
         stop_after: float = math.inf,
     ) -> Iterator[Record]:
-        """Play until `rounds` rounds are done; yields each record.
+        """Run until `rounds` rounds are done, and yield the record of each.
 
         Args:
-            rounds: how many in all, those of an earlier start included.
-            folder: where to keep checkpoints; a run found there is continued exactly.
-            checkpoint_seconds: how often to save, less often where that takes long; 0: always.
-            stop_after: seconds after which to save and stop, to go on later or elsewhere.
+            rounds: The number of rounds in all, those of an earlier start included.
+            folder: The folder for checkpoints. A run found there is continued exactly. None means
+                no checkpoints.
+            checkpoint_seconds: The seconds between checkpoints, more where saving takes long. 0
+                saves after every round.
+            stop_after: The seconds after which the run saves and stops, to be continued later or
+                on another machine.
         """
         path = None if folder is None else Path(folder) / "checkpoint.npz"
         if path is not None:
@@ -229,19 +246,29 @@ class Simulation:
                 return
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Model, server memory, sampler and records to one file, atomically; timings beside it."""
+        """Save model, optimiser state, sampler and records to one file, atomically.
+
+        Timings are written to a file beside it.
+
+        Args:
+            path: The file to write.
+        """
         progress = Progress(
             self.model, self.optimiser_state, self._chooser, self.records, self.seconds
         )
         checkpoint.write(path, self._about(), self.engine, progress)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue the run that was saved: it ends as if it had never stopped."""
+        """Restore the run that was saved, which then ends as if it had never stopped.
+
+        Args:
+            path: The file that `save` wrote.
+        """
         found = checkpoint.read(path, self._about(), self.engine, self._chooser)
         self.model, self.optimiser_state, self._chooser, self.records, self.seconds = found
 
     def _about(self) -> dict[str, Any]:
-        """What makes a run the same run."""
+        """The settings that a checkpoint must share with this run."""
         sampler = self.sampler
         return {
             "task": self.task.name,
@@ -260,4 +287,5 @@ class Simulation:
 
 
 def _due(every: int, t: int) -> bool:
+    """Whether something that happens every so often happens in round t. 0 means never."""
     return every > 0 and t % every == 0

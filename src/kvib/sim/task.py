@@ -15,24 +15,44 @@ from kvib.types import FloatArray
 
 @dataclass(frozen=True)
 class SoftmaxRegression:
-    """Logits xW + b; the linear engine trains it without torch."""
+    """A linear model of classes, which `LinearEngine` trains without torch.
+
+    The logits are xW + b, and the loss of a sample is −ln softmax(xW + b)_y.
+
+    Examples:
+        >>> from kvib.sim import SoftmaxRegression
+        >>> SoftmaxRegression(features=60, classes=10)
+        SoftmaxRegression(features=60, classes=10)
+    """
 
     features: int
+    """The number of entries of an input."""
     classes: int
+    """The number of classes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Data of N clients, a model, a loss, and test data.
+    """A learning problem joins the data of N clients, a model, a loss and test data.
 
     Args:
-        name: what to call it.
-        train: the clients' data.
-        test: inputs and targets that no client trains on.
-        model: `SoftmaxRegression(…)`, or a function that makes a fresh `torch.nn.Module`.
-        classes: how many classes targets name; None if they are not classes.
-        loss: (outputs, targets) → one loss per sample, [batch]; by default cross-entropy.
-        weights: λ of every client; by default its number of samples.
+        name: The name of the task in records and messages.
+        train: The data of the clients.
+        test: Inputs and targets that no client trains on.
+        model: A `SoftmaxRegression`, or a function that makes a fresh `torch.nn.Module`.
+        classes: The number of classes that targets name. None means that targets are not classes.
+        loss: A function (outputs, targets) that returns one loss per sample, [batch]. The default
+            is cross-entropy.
+        weights: λ of every client, [N]. The default is its number of samples.
+
+    Examples:
+        >>> import numpy as np
+        >>> from kvib.sim import ClientData, SoftmaxRegression, Task
+        >>> x, y = np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1])
+        >>> train = ClientData(x, y, sizes=[1, 3])
+        >>> task = Task("tiny", train, test=(x, y), model=SoftmaxRegression(4, 2))
+        >>> len(task), task.weights
+        (2, array([1., 3.]))
     """
 
     name: str
@@ -79,7 +99,7 @@ class Task:
 
     @cached_property
     def fingerprint(self) -> int:
-        """A number that other data would not have."""
+        """A checksum of the training and test data."""
         parts = (self.train.x, self.train.y, self.train.sizes, *self.test)
         check = 0
         for part in parts:
@@ -87,5 +107,5 @@ class Task:
         return check
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.train)

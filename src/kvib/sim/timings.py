@@ -1,4 +1,7 @@
-"""Seconds of every phase of every round: beside a checkpoint, since they cannot be repeated."""
+"""Seconds of every phase of every round.
+
+They lie beside a checkpoint, not in it, since no second run repeats them.
+"""
 
 import math
 import time
@@ -9,26 +12,27 @@ import numpy as np
 from kvib.files import storage
 
 PHASES = ("evaluate", "exact", "draw", "train", "update")
+"""The phases of a round, in their order."""
 Laps = dict[str, float]
 """Seconds by phase."""
 
 
 class Clock:
-    """Seconds by phase, of one round."""
+    """The seconds of one round, by phase."""
 
     def __init__(self) -> None:
         self.laps: Laps = {}
         self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """A phase is over."""
+        """End a phase, and begin the next."""
         now = time.perf_counter()
         self.laps[name] = now - self._last
         self._last = now
 
 
 def write(path: Path, rounds: list[Laps]) -> None:
-    """All rounds to a file, atomically."""
+    """Write the timings of all rounds to a file, atomically."""
     names = list(rounds[0]) if rounds else []
     columns = {name: np.array([laps[name] for laps in rounds]) for name in names}
     with storage.replacing(path) as file:
@@ -36,7 +40,7 @@ def write(path: Path, rounds: list[Laps]) -> None:
 
 
 def read(path: Path, rounds: int) -> list[Laps]:
-    """Timings that were kept; a run whose timings are lost goes on without them."""
+    """The timings in a file. A run whose timings are lost continues with NaN instead."""
     try:
         with storage.whole("timings", path), open(path, "rb") as file, np.load(file) as archive:
             columns = {name: archive[name][:rounds] for name in archive.files}

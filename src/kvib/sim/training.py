@@ -1,4 +1,4 @@
-"""Local training of the clients that were drawn, and the step that follows from it."""
+"""Local training of the drawn clients, and the step that is estimated from it."""
 
 import math
 from dataclasses import dataclass
@@ -16,15 +16,18 @@ from kvib.sim.task import Task
 from kvib.types import BoolArray, FloatArray, IntArray
 
 LARGEST_NORM = float(np.finfo(np.float32).max) ** 0.5
-"""Beyond it squares are no numbers for engines in single precision."""
+"""The largest norm whose square is finite in single precision."""
 
 
 class DivergedError(ValueError):
-    """Training has left the numbers; the last checkpoint is from before."""
+    """A loss, an update or the model is not finite any more: training has diverged.
+
+    The last checkpoint is from before.
+    """
 
 
 def diverged(client: int, t: int) -> DivergedError:
-    """What to say of a client whose update is no number."""
+    """The error for a client whose update is not finite."""
     return DivergedError(
         f"client {client} diverged in round {t}: lower the learning rate, or clip; the last "
         "checkpoint is from before"
@@ -32,11 +35,11 @@ def diverged(client: int, t: int) -> DivergedError:
 
 
 class RoundLearner(Protocol):
-    """What learns from a cohort: see `kvib.sim.chooser.Chooser`."""
+    """The part of a chooser that learns from a cohort: see `kvib.sim.chooser.Chooser`."""
 
     @property
     def wants_updates(self) -> bool:
-        """Whether it looks at single updates."""
+        """Whether the chooser looks at single updates."""
 
     def begin(self, cohort: Cohort, coefficients: Coefficients) -> Estimation:
         """An estimate to which updates are added."""
@@ -49,37 +52,39 @@ class RoundWork(NamedTuple):
     """A round whose clients are about to train."""
 
     round: int
+    """The number of the round."""
     model: Vector
-    """Where they begin."""
+    """The model that clients start from."""
     cohort: Cohort
+    """The drawn clients."""
     answered: BoolArray
-    """Which of them answer, [m]."""
+    """Which drawn clients answer, [m]."""
     coefficients: Coefficients
-    """How their updates are weighted."""
+    """How updates are weighted."""
 
 
 class Trained(NamedTuple):
-    """What the clients of a round brought."""
+    """The result of a round's local training."""
 
     d: Vector
-    """The estimated step."""
+    """The estimated step, [d]."""
     norms: FloatArray
-    """‖g‖ of the drawn, NaN of those who did not answer."""
+    """‖g‖ of the drawn clients, [m], and NaN of those that did not answer."""
     variance: float
-    """The cohort's own estimate of it; NaN where there is none."""
+    """The variance as estimated from the cohort alone, NaN where it cannot be."""
     cut: float
-    """What the guard cut off."""
+    """What the guard cut off Σ coefficient·‖g‖."""
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A task in training: the clients, how they train, and the engine that does it.
+    """A task, how its clients train, and the engine that trains them.
 
     Args:
-        task: the clients, their data, the model.
-        engine: what trains.
-        local: how clients train; the same as the engine's.
-        seed: of all batches.
+        task: The clients, their data and the model.
+        engine: The engine that trains clients.
+        local: How clients train. It must equal that of the engine.
+        seed: The seed of all batches.
     """
 
     task: Task
@@ -101,7 +106,7 @@ class Training:
         return float(self.engine.norms(vector[None])[0])
 
     def train(self, learner: RoundLearner, drawn: RoundWork) -> Trained:
-        """The step of a round, of which its learner has learned then."""
+        """The step of a round. The learner has learned from the round when this returns."""
         answers = int(np.count_nonzero(drawn.answered))
         summed = not learner.wants_updates and self.engine.adds_up(answers)
         try:
@@ -110,15 +115,16 @@ class Training:
             raise diverged(error.client, drawn.round) from error
 
     def _each(self, learner: RoundLearner, drawn: RoundWork) -> Trained:
-        """Chunk by chunk into the estimate."""
+        """The step from single updates, which go into the estimate chunk by chunk."""
         t, model, cohort, answered, coefficients = drawn
         estimation, answering = learner.begin(cohort, coefficients), np.flatnonzero(answered)
         together = len(answering) <= self.engine.chunk
         gram = None if len(answering) else np.empty((0, 0))
         for part, batches in self.engine.chunks(self.work(cohort.ids[answered], t)):
+            # The updates of this chunk, added at the positions of the clients that answered.
             at = np.zeros(len(cohort), dtype=np.bool_)
-            came, updates = self.engine.answers(model, batches)
-            at[answering[part[came]]] = True
+            arrived, updates = self.engine.answers(model, batches)
+            at[answering[part[arrived]]] = True
             residuals = estimation.add(at, updates)
             bad = np.flatnonzero(estimation.norms > LARGEST_NORM)
             if len(bad):
@@ -126,16 +132,16 @@ class Training:
             if together and cohort.by_chance:
                 gram = self.engine.gram(residuals)
         variance = _variance(cohort, estimation.norms, gram)
-        d = tensors.formed(model, estimation.finish())  # a vector also where no client was heard
+        d = tensors.formed(model, estimation.finish())  # a vector also where no client answered
         return Trained(d, estimation.norms, variance, estimation.cut)
 
     def _summed(self, learner: RoundLearner, drawn: RoundWork) -> Trained:
-        """Each update is added up and forgotten."""
+        """The step from a sum: each update is added up and forgotten."""
         t, model, cohort, answered, coefficients = drawn
         engine, norms = self.engine, np.full(len(cohort), math.nan)
         factors = coefficients(cohort)[answered]
         norms[answered], d = engine.summed(model, self.work(cohort.ids[answered], t), factors)
-        lost = np.isnan(norms) & engine.remote  # no other engine loses clients
+        lost = np.isnan(norms) & engine.remote  # only remote engines lose clients
         bad = np.flatnonzero(~(norms <= LARGEST_NORM) & answered & ~lost)
         if len(bad):
             raise diverged(int(cohort.ids[bad[0]]), t)
@@ -145,5 +151,5 @@ class Training:
 
 
 def _variance(cohort: Cohort, norms: FloatArray, gram: FloatArray | None) -> float:
-    """The cohort's own estimate; a selector's choice has none, since it has no probabilities."""
+    """The variance as estimated from the cohort. A selector has none, for want of probabilities."""
     return deviation(cohort, norms, gram).value if cohort.by_chance else math.nan

@@ -1,4 +1,4 @@
-"""What engines have in common."""
+"""The base class of engines: defaults for all that engines have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,10 +15,17 @@ from kvib.types import BoolArray, FloatArray, IntArray
 
 
 class BaseEngine(ABC):
-    """What engines have in common, unless they know better: all clients answer."""
+    """Defaults for an engine in this process, where all clients answer.
+
+    Args:
+        task: The task to train.
+        local: How clients train.
+    """
 
     chunk: int
+    """The number of clients whose updates fit into memory together."""
     remote = False
+    """Whether clients train elsewhere and may fail to answer."""
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
         self.task, self.local = task, local
@@ -30,7 +37,7 @@ class BaseEngine(ABC):
 
     @classmethod
     def check(cls, place: Place) -> None:
-        """Refuse a place that is not here, before there is a task to train."""
+        """Refuse a place that this machine does not have, before a task is made."""
         if (place.address, place.workers, place.patience) != (None, None, None):
             raise ValueError(
                 "address, workers and patience are of the Ray engine: --engine ray, or engine = "
@@ -40,11 +47,11 @@ class BaseEngine(ABC):
             check_device(place.device)
 
     def adds_up(self, clients: int) -> bool:
-        """Where they do not fit into memory together, or are far away."""
+        """Whether updates are added up at once: they do not fit into memory, or are remote."""
         return self.remote or clients > self.chunk
 
     def chunks(self, batches: Batches) -> Iterator[tuple[IntArray, Batches]]:
-        """In the order of their positions."""
+        """Positions and work of clients, `chunk` clients at a time, in order."""
         m = len(batches.steps)
         for low in range(0, m, self.chunk):
             at = np.arange(low, min(low + self.chunk, m))
@@ -52,14 +59,14 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def updates(self, model: Vector, batches: Batches) -> Matrix:
-        """See `Engine`."""
+        """g_i = x − x_i of each client after its local steps, [m, d]."""
 
     def answers(self, model: Vector, batches: Batches) -> tuple[BoolArray, Matrix]:
-        """All of them."""
+        """Which clients answered, here all of them, [m], and their updates."""
         return np.ones(len(batches.steps), np.bool_), self.updates(model, batches)
 
     def summed(self, model: Vector, batches: Batches, coefficients: FloatArray) -> Summed:
-        """Chunk by chunk, in double precision."""
+        """Norms of all updates, and their sum in double precision, chunk by chunk."""
         norms, total = np.empty(len(coefficients)), tensors.double(model) * 0
         for at, part in self.chunks(batches):
             updates = self.updates(model, part)
@@ -68,28 +75,28 @@ class BaseEngine(ABC):
         return Summed(norms, tensors.like(model, total))
 
     def norms(self, updates: Matrix) -> FloatArray:
-        """Row by row, in double precision."""
+        """‖g_i‖ of each row, in double precision, [m]."""
         return tensors.norms(updates)
 
     def combine(self, coefficients: FloatArray, updates: Matrix) -> Vector:
-        """Added up in double precision."""
+        """Σ coefficient_i g_i, added up in double precision."""
         return tensors.like(updates, tensors.doubled(coefficients, updates))
 
     def gram(self, updates: Matrix, others: Matrix | None = None) -> FloatArray:
-        """In double precision."""
+        """g_i·g_j of all pairs in double precision, [m, m], or [m, n] with others."""
         right = updates if others is None else others
         return np.asarray(tensors.to_numpy(tensors.double(updates) @ tensors.double(right).T))
 
     def to_numpy(self, vector: Vector) -> Any:
-        """It is one, unless an engine has other vectors."""
+        """The vector as a NumPy array. Here vectors are NumPy arrays already."""
         return vector
 
     def from_numpy(self, array: Any) -> Vector:
-        """In single precision."""
+        """A NumPy array as a vector in single precision."""
         return array.astype(np.float32)
 
     def losses(self, model: Vector, ids: IntArray) -> FloatArray:
-        """An engine that has no such method cannot play Power-of-Choice."""
+        """Refuse: Power-of-Choice needs an engine that overrides this method."""
         raise ValueError(
             f"{type(self).__name__} does not tell the losses of single clients, which this "
             "selector asks for; give it a method `losses`, or use another engine"

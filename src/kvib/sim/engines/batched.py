@@ -1,4 +1,4 @@
-"""Many clients at once: vmap over stacked parameters, replayed from CUDA graphs."""
+"""Local training of many clients at once: vmap over stacked parameters, with CUDA graphs."""
 
 import warnings
 from collections.abc import Callable
@@ -17,33 +17,38 @@ from kvib.sim.local import Batches, LocalSGD
 from kvib.types import IntArray
 
 FEW = 8
-"""Clients that train with wider batches than theirs: padding costs less than steps of their own."""
+"""Groups with fewer clients than this join the group with wider batches, since padding costs less
+than steps of their own."""
+RELATIVE, ABSOLUTE = 1e-3, 1e-6
+"""Gradients that differ by less than this differ by rounding only."""
 
 
 class _Step(NamedTuple):
-    """One SGD step of a number of clients, recorded."""
+    """One SGD step for a number of clients and a width of batches, recorded."""
 
     replay: Callable[[], None]
+    """Takes the step."""
     samples: torch.Tensor
-    """[C, B] of each client's batch."""
+    """The positions of the samples in each client's batch, [C, B]."""
     mask: torch.Tensor
-    """[C, B] 1 for a sample, 0 for padding."""
+    """1 for a sample, 0 for padding, [C, B]."""
 
 
 class BatchedTrainer:
-    """Local SGD of many clients, step by step.
+    """Local SGD of many clients together, step by step.
 
     Clients are grouped by the width of their batches and sorted by their number of steps, so that
     those still training are the first rows of one matrix of parameters. A step is recorded once for
-    each number of rows and width (CUDA graph), then replayed: launches do not dominate.
+    each number of rows and width (CUDA graph) and then replayed, so that launches do not dominate.
 
     Args:
-        flat: the module.
-        loss: of each sample.
-        local: how clients train.
-        x: inputs of all clients, on the device.
-        y: targets likewise.
-        room: for how many clients; more are taken in once, at the cost of new graphs.
+        flat: The module.
+        loss: The loss of each sample.
+        local: How clients train.
+        x: The inputs of all clients, on the device.
+        y: The targets of all clients, on the device.
+        room: The number of clients to make room for. A larger round makes more room once, at the
+            cost of new graphs.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class BatchedTrainer:
         self._pool: Any = None
 
     def cannot(self) -> str:
-        """Why this module cannot be batched; empty if it can."""
+        """The reason why this module cannot be batched. Empty if it can."""
         if self.flat.buffer_names:
             return (
                 f"the module changes buffers ({self.flat.buffer_names[0]}, …) while it trains, as "
@@ -73,20 +78,22 @@ class BatchedTrainer:
             )
         if draws(self.flat.module):
             return "the module draws random numbers (dropout); clients train one after another"
-        # Two clients with the same first sample, and another one behind the mask.
+        # Two clients train on the same sample, each with another sample behind the mask. Their
+        # gradients are equal if samples do not depend on the others of their batch.
         probe = torch.tensor([[0, 0], [0, len(self.x) - 1]], device=self.device)
         mask = torch.tensor([[1.0, 0.0], [1.0, 0.0]], device=self.device)
         self.flat.module.train()
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("error", "There is a performance drop")  # a loop inside
+                # Torch warns where vmap falls back to a loop over clients.
+                warnings.filterwarnings("error", "There is a performance drop")
                 alike = self._gradients(self._anchor.repeat(2, 1), probe, mask)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning, ValueError) as error:
             why = str(error).splitlines()[0]
             return f"torch.func.vmap cannot take the module or its loss ({why})"
-        if not torch.allclose(alike[0], alike[1], rtol=1e-3, atol=1e-6):
+        if not torch.allclose(alike[0], alike[1], rtol=RELATIVE, atol=ABSOLUTE):
             return (
                 "what the module does with a sample depends on the others of its batch (batch "
                 "normalisation), so batches cannot be padded; clients train one after another"
@@ -96,7 +103,7 @@ class BatchedTrainer:
     def _gradients(
         self, rows: torch.Tensor, index: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
-        """Gradient of each client's mean loss over its batch, [C, d]."""
+        """The gradient of each client's mean loss over its batch, [C, d]."""
 
         def loss_of(vector: torch.Tensor, at: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             values = dict(zip(self.flat.names, self.flat.split(vector), strict=True))
@@ -113,7 +120,7 @@ class BatchedTrainer:
             self.flat.put_back()
 
     def _step(self, rows: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
-        """One step of the clients in these rows; those whose mask is 0 stay."""
+        """Take one step of the clients in these rows. Rows whose mask is 0 stay as they are."""
         gradient = self._gradients(rows, index, mask)
         rate, prox = self.local.learning_rate, self.local.prox
         if prox:
@@ -122,14 +129,14 @@ class BatchedTrainer:
         rows.sub_(gradient, alpha=rate)
 
     def _recorded(self, clients: int, width: int) -> _Step:
-        """The step for this many rows and samples, recorded when first needed."""
+        """The step for this many rows and samples, recorded when it is first needed."""
         key = (clients, width)
         if key not in self._steps:
             samples = torch.zeros(clients, width, dtype=torch.long, device=self.device)
             mask = torch.zeros(clients, width, device=self.device)
             step: Callable[[], None] = partial(self._step, self._stack[:clients], samples, mask)
             if self.device.type == "cuda":
-                step = graph(step, self._pool)  # the mask is still empty: nothing moves
+                step = graph(step, self._pool)  # the mask is still 0, so nothing moves
             self._steps[key] = _Step(step, samples, mask)
         return self._steps[key]
 
@@ -145,13 +152,13 @@ class BatchedTrainer:
         return out
 
     def _reserve(self, clients: int) -> None:
-        """Room for this many; graphs hold addresses, so a new room means new graphs."""
+        """Make room for this many clients. Graphs hold addresses, so new room means new graphs."""
         rows = _rounded(clients)
         if len(self._stack) < rows:
             self._stack = torch.empty(rows, len(self.flat.vector), device=self.device)
             self._steps.clear()
             if self.device.type == "cuda":
-                # Graphs are replayed one at a time and leave nothing behind: they share memory.
+                # Graphs are replayed one at a time and leave nothing behind, so they share memory.
                 self._pool = torch.cuda.graph_pool_handle()
 
     def _train(
@@ -162,6 +169,7 @@ class BatchedTrainer:
         width: int,
         out: torch.Tensor,
     ) -> None:
+        """Train one group of clients, and write their updates into `out`."""
         m = len(members)
         steps = batches.steps[members]
         self._stack[:m] = model
@@ -178,17 +186,18 @@ class BatchedTrainer:
 
 
 def _groups(batches: Batches, largest: int) -> list[tuple[IntArray, int]]:
-    """Clients of similar batch width, each group sorted by number of steps, most first."""
+    """Groups of clients with their batch width, each sorted by number of steps, most first."""
     steps = batches.steps
     widest = batches.lengths[batches.first[:-1]]  # the first batch of a pass is its largest
-    # Powers of two: few groups, and the same ones in every round, so that graphs are used again.
+    # Widths are powers of two. Groups are then few and alike in every round, so that graphs are
+    # used again.
     width = np.minimum(2 ** np.ceil(np.log2(widest)).astype(int), largest)
-    groups, waiting = [], np.empty(0, np.int64)
+    groups, pending = [], np.empty(0, np.int64)
     for w in np.unique(width):
-        waiting = np.concatenate([waiting, np.flatnonzero(width == w)])
-        if len(waiting) >= FEW or w == width.max():
-            groups.append((waiting[np.argsort(-steps[waiting], kind="stable")], int(w)))
-            waiting = waiting[:0]
+        pending = np.concatenate([pending, np.flatnonzero(width == w)])
+        if len(pending) >= FEW or w == width.max():
+            groups.append((pending[np.argsort(-steps[pending], kind="stable")], int(w)))
+            pending = pending[:0]
     return groups
 
 
@@ -197,9 +206,11 @@ def _padded(batches: Batches, members: IntArray, width: int) -> tuple[torch.Tens
     steps = batches.steps[members]
     T, m = int(steps.max()), len(members)
     index, mask = np.zeros((T, m, width), np.int64), np.zeros((T, m, width), np.float32)
+    # The client, the step and the batch of every (client, step).
     client = np.repeat(np.arange(m), steps)
     step = np.arange(len(client)) - np.repeat(np.cumsum(steps) - steps, steps)
     batch = np.repeat(batches.first[members], steps) + step
+    # The samples of these batches, and 0 beyond their lengths.
     offset = np.arange(width)
     inside = offset < batches.lengths[batch][:, None]
     position = np.where(inside, batches.starts[batch][:, None] + offset, 0)
@@ -209,7 +220,10 @@ def _padded(batches: Batches, members: IntArray, width: int) -> tuple[torch.Tens
 
 
 def _rounded(clients: int) -> int:
-    """Few different numbers of rows, so that few graphs are recorded."""
+    """The number of clients rounded up: few different numbers mean that few graphs are recorded.
+
+    It is a multiple of 4 up to 32 clients, and of 16 beyond.
+    """
     if clients <= 2:
         return max(clients, 1)
     step = 4 if clients <= 32 else 16

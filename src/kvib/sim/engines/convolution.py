@@ -1,31 +1,37 @@
-"""A convolution as one matrix product, which is what many clients with weights of their own need:
-grouped convolutions, which vmap would make of them, reach a few per cent of a GPU's rate."""
+"""A convolution as one matrix product, for many clients that each have weights of their own.
+
+Without it vmap would make grouped convolutions, which reach a few per cent of a GPU's rate.
+"""
 
 import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
+import torch.nn.functional as F  # noqa: N812 (the common name)
 from torch import nn
 
 
 def _patches(x: torch.Tensor, height: int, width: int, pad: tuple[int, int]) -> torch.Tensor:
-    """Every window of an image, channels last: [B, H', W', height · width · channels]."""
+    """All windows of images, channels last, [B, H', W', height · width · channels]."""
     x = F.pad(x.movedim(-3, -1), (0, 0, pad[1], pad[1], pad[0], pad[0]))
     windows = x.unfold(-3, height, 1).unfold(-3, width, 1)  # [B, H', W', channels, height, width]
     return windows.movedim(-3, -1).flatten(-3)
 
 
 def _convolved(x: torch.Tensor, weight: torch.Tensor, pad: tuple[int, int]) -> torch.Tensor:
-    """[B, out, H', W'] in the memory order of channels last."""
+    """The convolved images, [B, out, H', W'], in the memory order of channels last."""
     patches = _patches(x, weight.shape[-2], weight.shape[-1], pad)
     out = patches.flatten(0, 2) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
     return out.reshape(*patches.shape[:3], weight.shape[0]).movedim(-1, -3)
 
 
 class _Convolution(torch.autograd.Function):
-    """Stride 1. The gradient of its input is a convolution with the weights turned round."""
+    """A convolution of stride 1.
+
+    The gradient of its input is a convolution with the weights turned round. The gradient of its
+    weights is the product of windows and output gradients.
+    """
 
     generate_vmap_rule = True
 
@@ -53,7 +59,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def _padding(layer: nn.Conv2d) -> tuple[int, int] | None:
-    """What the layer pads on each side; None for a layer that is not of this simple kind."""
+    """The padding on each side. None for a layer that is not a plain convolution of stride 1."""
     height, width = layer.kernel_size
     simple = layer.stride == layer.dilation == (1, 1) and layer.groups == 1
     if not simple or layer.padding_mode != "zeros":
@@ -68,7 +74,7 @@ def _padding(layer: nn.Conv2d) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def as_products(module: nn.Module) -> Iterator[None]:
-    """Convolutions of stride 1 become matrix products, given back afterwards."""
+    """Turn convolutions of stride 1 into matrix products, and back afterwards."""
     changed = []
     for layer in module.modules():
         pad = _padding(layer) if type(layer) is nn.Conv2d else None

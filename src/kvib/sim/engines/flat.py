@@ -1,4 +1,4 @@
-"""A torch module of which everything that training changes is one vector."""
+"""A torch module whose trained numbers all lie in one vector."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -10,18 +10,23 @@ from torch import nn
 
 
 def moving(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
-    """What training changes, by name: parameters that require gradients, and float buffers."""
+    """The tensors that training changes, by name: parameters with gradients, and float buffers."""
     parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
     return parameters, {n: b for n, b in module.named_buffers() if b.is_floating_point()}
 
 
 class FlatModule:
-    """Views into one vector, so that loading a model and taking an update are single copies.
+    """A module whose tensors are views into one vector.
 
-    Frozen parameters are not in it: all clients share them.
+    Loading a model and taking an update are then single copies. Frozen parameters are not in the
+    vector, since all clients share them.
 
-    On a CPU the weights of convolutions lie channels last in it, which is how they are fastest;
-    `standard` and `internal` translate from and to the order of torch.
+    On a CPU the weights of convolutions lie channels last in the vector, which is fastest.
+    `standard` and `internal` translate to and from the order of torch.
+
+    Args:
+        module: The module.
+        device: The device to train on.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -46,7 +51,7 @@ class FlatModule:
             tensor.data = view
         self.parameters = list(named.values())
         self.frozen = sum(p.numel() for p in self.module.parameters() if not p.requires_grad)
-        """How many numbers are not in the vector."""
+        """The number of frozen parameters, which are not in the vector."""
         counters = [b for b in self.module.buffers() if not b.is_floating_point()]
         self._counters = [(b, b.detach().clone()) for b in counters]
 
@@ -64,35 +69,38 @@ class FlatModule:
         return views
 
     def join(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One vector of tensors in the shapes of the module: the inverse of `split`."""
+        """One vector made of tensors in the shapes of the module: the inverse of `split`."""
         last = self._channels_last
         parts = [t.movedim(-3, -1) if last and t.ndim == 4 else t for t in tensors]
         return torch.cat([part.reshape(-1) for part in parts])
 
     def standard(self, vector: torch.Tensor) -> torch.Tensor:
-        """The same vector, or matrix of rows, with every tensor in torch's own order."""
+        """The vector, or matrix of rows, with every tensor in torch's own order."""
         lead = vector.shape[:-1]
         return torch.cat([part.reshape((*lead, -1)) for part in self.split(vector)], dim=-1)
 
     def internal(self, vector: torch.Tensor) -> torch.Tensor:
-        """The inverse of `standard`."""
+        """The vector with every tensor in the order of this class: the inverse of `standard`."""
         parts = torch.split(vector, [shape.numel() for shape in self.shapes])
         return self.join([p.reshape(shape) for p, shape in zip(parts, self.shapes, strict=True)])
 
     def put_back(self) -> None:
-        """Undo `functional_call`, which leaves a parameter that two modules share replaced."""
+        """Put all parameters back after `functional_call`.
+
+        It leaves a parameter replaced that two modules share.
+        """
         for owner, name, parameter in self._places:
             owner._parameters[name] = parameter
 
     def restore(self, model: torch.Tensor) -> None:
-        """Load a model; counters start again, so that nothing leaks from client to client."""
+        """Load a model. Counters start again, so that nothing leaks from client to client."""
         self.vector.copy_(model)
         for buffer, value in self._counters:
             buffer.copy_(value)
 
 
 def prepared(x: torch.Tensor) -> torch.Tensor:
-    """Inputs as a module wants them: images in 0 … 255 become 0 … 1 with one channel."""
+    """Inputs as a module takes them: images in 0 … 255 become 0 … 1, with one channel."""
     if x.dtype != torch.uint8:
         return x
     x = x.float() / 255
@@ -100,7 +108,7 @@ def prepared(x: torch.Tensor) -> torch.Tensor:
 
 
 def on_device(array: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
-    """An array of samples on a device, in the types torch wants; bytes stay bytes."""
+    """An array of samples on a device, as float32 or int64. Bytes stay bytes."""
     kind = array.dtype.kind
     if kind == "f":
         array = array.astype(np.float32)
@@ -111,7 +119,10 @@ def on_device(array: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's own generators at this seed, given back as they were: modules draw from no others."""
+    """Set torch's own generators to this seed, and restore them afterwards.
+
+    Modules draw from no other generators.
+    """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":

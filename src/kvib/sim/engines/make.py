@@ -1,4 +1,4 @@
-"""Which engine trains a task: the one table of engines, and the one place that chooses."""
+"""The table of engines, and the function that makes an engine for a task."""
 
 import gc
 from importlib import import_module
@@ -12,17 +12,18 @@ from kvib.sim.task import SoftmaxRegression, Task
 
 
 class EngineKind(NamedTuple):
-    """An engine that is imported once it is asked for, since some need torch, numba or Ray."""
+    """An engine class by name. It is imported when asked for: some need torch, numba or Ray."""
 
     module: str
+    """The module of the class."""
     name: str
-    """Of a class in it that extends `BaseEngine`."""
+    """The name of the class, which extends `BaseEngine`."""
     remote: bool = False
     """Whether clients train on a cluster, not in this process and on its device."""
 
     @property
     def engine(self) -> Any:
-        """The class."""
+        """The class itself."""
         return getattr(import_module(self.module), self.name)
 
 
@@ -31,15 +32,15 @@ ENGINES: dict[str, EngineKind] = {
     "torch": EngineKind("kvib.sim.engines.torch_engine", "TorchEngine"),
     "ray": EngineKind("kvib.sim.engines.ray_engine", "RayEngine", remote=True),
 }
-"""The engines by name. A new one is written here and nowhere else."""
+"""The engines by name. A new engine is registered here and nowhere else."""
 AUTO = "auto"
 """The compiled engine for softmax regression where no device is given, torch for all else."""
 NAMES = (AUTO, *ENGINES)
-"""What may be asked for."""
+"""The names that `make_engine` takes."""
 
 
 def check_engine(name: str, place: Place) -> None:
-    """Refuse an engine or a place that is not here, before there is a task to train."""
+    """Refuse an engine or a place that this machine does not have, before a task is made."""
     (BaseEngine if name == AUTO else _kind(name).engine).check(place)
 
 
@@ -49,13 +50,13 @@ def is_remote(name: str) -> bool:
 
 
 def make_engine(name: str, task: Task, local: LocalSGD, place: Place = HERE) -> Engine:
-    """An engine by its name, for a task.
+    """The engine of this name, made for a task.
 
     Args:
-        name: one of `NAMES`.
-        task: what to train.
-        local: how clients train.
-        place: where, and what the engine may take there.
+        name: One of `NAMES`.
+        task: The task to train.
+        local: How clients train.
+        place: Where the engine trains, and what it may use there.
     """
     if name == AUTO:
         compiled = isinstance(task.model, SoftmaxRegression) and place.device is None
@@ -65,16 +66,17 @@ def make_engine(name: str, task: Task, local: LocalSGD, place: Place = HERE) -> 
 
 
 def _kind(name: str) -> EngineKind:
+    """The engine of this name in the table."""
     if name not in ENGINES:
         raise ValueError(f"engine {name!r} is not one of {', '.join(NAMES)}")
     return ENGINES[name]
 
 
 class EngineShelf:
-    """The last engine, for all runs that can use it.
+    """The last engine that was made, kept for all runs that can use it.
 
-    Two engines would hold the memory and the workers of two: the last one goes before the next
-    is made.
+    Two engines would hold the memory and the workers of two. The last engine is therefore dropped
+    before the next is made.
     """
 
     def __init__(self) -> None:
@@ -82,7 +84,7 @@ class EngineShelf:
         self._engine: Engine | None = None
 
     def get(self, name: str, task: Task, local: LocalSGD, place: Place) -> Engine:
-        """The last engine if it was made for the same, else a new one."""
+        """The last engine if it was made with the same arguments, else a new one."""
         wanted = name, task, local, place
         if self._engine is None or self._made_for != wanted:
             self.clear()
@@ -90,6 +92,6 @@ class EngineShelf:
         return self._engine
 
     def clear(self) -> None:
-        """Let the last engine go."""
+        """Drop the last engine."""
         self._engine = self._made_for = None
         gc.collect()  # recorded steps and their engine hold each other

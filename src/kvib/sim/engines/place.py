@@ -1,42 +1,44 @@
-"""Where an engine trains, and whether that is here."""
+"""Places: where an engine trains, and whether this machine has it."""
 
 from typing import NamedTuple
 
 PRECISIONS = ("float32", "tf32", "bf16")
+"""Precisions of torch's matrix products."""
 DEVICES = ("cpu", "cuda", "mps", "xpu")
+"""Kinds of devices of torch."""
 
 
 class Place(NamedTuple):
-    """Where an engine trains, and what it may take there. Engines use what concerns them."""
+    """Where an engine trains, and what it may use there. Each engine reads the fields it needs."""
 
     device: str | None = None
-    """Of torch; None for the CPU, and for the compiled engine where it can train the task."""
+    """The torch device. None means the CPU, and the compiled engine where it can train the task."""
     precision: str = "float32"
-    """Of torch's matrix products."""
+    """The precision of torch's matrix products."""
     threads: int | None = None
-    """To use; None for all."""
+    """The number of threads. None means all."""
     chunk_bytes: float = 16e9
-    """Bytes that the updates and activations of clients trained together may take."""
+    """The bytes that the updates and activations of clients trained together may take."""
     address: str | None = None
-    """Of a cluster; None starts one here."""
+    """The address of a cluster. None starts one on this machine."""
     workers: int | None = None
-    """Processes on the cluster; None for as many as fit."""
+    """The number of processes on the cluster. None means as many as fit."""
     patience: float | None = None
-    """Seconds for the work of one of them; None to wait."""
+    """The seconds that a worker may take for its work. None means no limit."""
 
 
 HERE = Place()
-"""This machine, all of it."""
+"""All of this machine."""
 
 
 def check_precision(name: str) -> None:
-    """That torch's matrix products have it."""
+    """Refuse a precision that torch's matrix products do not have."""
     if name not in PRECISIONS:
         raise ValueError(f"precision {name!r} is not one of {', '.join(PRECISIONS)}")
 
 
 def check_device(name: str) -> None:
-    """That torch knows it, and that it is here."""
+    """Refuse a device that torch does not know or that this machine does not have."""
     if name.partition(":")[0] not in DEVICES:
         raise ValueError(
             f"device {name!r} cannot be used here: it is not one of {', '.join(DEVICES)}, nor one "

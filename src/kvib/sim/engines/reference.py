@@ -12,9 +12,10 @@ class ReferenceEngine(TorchEngine):
     """Local training as a textbook writes it: a fresh module and `torch.optim.SGD` per client."""
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
-        """One client after another."""
+        """g_i = x − x_i of each client, one client after another, [m, d]."""
         rows, train = [], self.task.train
         for c in range(len(batches.steps)):
+            # A fresh module with the server's model.
             module = make(self.task, seed=0).train()
             parameters, floats = (list(named.values()) for named in moving(module))
             with torch.no_grad():
@@ -23,6 +24,7 @@ class ReferenceEngine(TorchEngine):
                 ):
                     tensor.copy_(start)
             anchor = [p.detach().clone() for p in parameters]
+            # Steps on the loss, and on the pull (μ/2)·‖x_i − x‖² of FedProx.
             optimiser = torch.optim.SGD(parameters, lr=self.local.learning_rate)
             with seeded(int(batches.seeds[c]), self.device):
                 for s in range(batches.first[c], batches.first[c + 1]):

@@ -1,5 +1,7 @@
-"""One client after another: for modules that cannot be batched, and for models so large that one
-client fills the device."""
+"""Local training of one client after another.
+
+It is for modules that cannot be batched, and for models so large that one client fills the device.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,26 +16,31 @@ from kvib.sim.engines.graphs import graph
 from kvib.sim.local import Batches, LocalSGD
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""A function (outputs, targets) that returns one loss per sample."""
 
 
 class _Step(NamedTuple):
+    """One SGD step for one size of batch, recorded."""
+
     replay: Callable[[], None]
+    """Takes the step."""
     samples: torch.Tensor
-    """[B], read by the step."""
+    """The positions of the samples that the step reads, [B]."""
 
 
 class SequentialTrainer:
-    """Local SGD of clients in turn, in the memory of one.
+    """Local SGD of one client after another, in the memory of one client.
 
     On a GPU the step for each size of batch is recorded once (CUDA graph) and replayed.
 
     Args:
-        flat: the module.
-        loss: of each sample.
-        local: how clients train.
-        x: inputs of all clients, on the device.
-        y: targets likewise.
-        graphs: record steps; by default on a GPU. Not for modules that draw random numbers.
+        flat: The module.
+        loss: The loss of each sample.
+        local: How clients train.
+        x: The inputs of all clients, on the device.
+        y: The targets of all clients, on the device.
+        graphs: Whether to record steps. The default is to do so on a GPU. Steps of modules that
+            draw random numbers are never recorded.
     """
 
     def __init__(
@@ -51,14 +58,14 @@ class SequentialTrainer:
         wanted = self.device.type == "cuda" if graphs is None else graphs
         self.graphs = wanted and not draws(flat.module)
         self.why_eager = ""
-        """Why steps could not be recorded."""
+        """The reason why steps could not be recorded. Empty if there is none."""
         self._own = flat.parameters
         self._anchor: list[torch.Tensor] = []
         self._steps: dict[int, _Step] = {}
         self._pool: Any = None
 
     def _step(self, at: torch.Tensor) -> None:
-        """One SGD step on these samples."""
+        """Take one SGD step on these samples: x_i ← x_i − η·(∇f_i + μ(x_i − x))."""
         flat, rate, prox = self.flat, self.local.learning_rate, self.local.prox
         x = prepared(self.x[at])
         if self.images and self.device.type == "cpu":
@@ -74,7 +81,7 @@ class SequentialTrainer:
             torch._foreach_add_(moved, gradients, alpha=-rate)
 
     def _record(self, sizes: set[int]) -> None:
-        """Steps for batches of these sizes; moves the module's vector."""
+        """Record steps for batches of these sizes. This changes the module's vector."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         for size in sorted(sizes - self._steps.keys(), reverse=True):
@@ -83,7 +90,10 @@ class SequentialTrainer:
             self._steps[size] = _Step(graph(step, self._pool), samples)
 
     def _try_to_record(self, sizes: set[int]) -> None:
-        """A module that waits for the device in mid-step cannot be recorded: step by step then."""
+        """Record steps, or turn recording off.
+
+        A module that waits for the device within a step cannot be recorded.
+        """
         try:
             self._record(sizes)
         except torch.OutOfMemoryError:
@@ -93,14 +103,16 @@ class SequentialTrainer:
             self._steps.clear()
 
     def each(self, model: torch.Tensor, batches: Batches) -> Iterator[None]:
-        """Train client after client; when it yields, `flat.vector` is that client's x_i."""
+        """Train client after client. After each yield `flat.vector` is the x_i of that client."""
         flat = self.flat
         flat.module.train()
+        # Sample positions, the anchor of FedProx, and recorded steps for all sizes of batches.
         index = torch.from_numpy(batches.samples).to(self.device)
         if self.local.prox:
             self._keep_anchor(model)
         if self.graphs:
             self._try_to_record({int(n) for n in np.unique(batches.lengths)})
+        # Each client starts at the model and takes its steps.
         for c in range(len(batches.steps)):
             flat.restore(model)
             with seeded(int(batches.seeds[c]), self.device):
@@ -115,7 +127,7 @@ class SequentialTrainer:
             yield
 
     def _keep_anchor(self, model: torch.Tensor) -> None:
-        """Where the round starts, always at the same place: graphs hold addresses."""
+        """Copy the model for FedProx, always into the same tensors: graphs hold addresses."""
         fresh = self.flat.split(model)[: len(self._own)]
         if not self._anchor:
             self._anchor = [start.clone() for start in fresh]
@@ -131,6 +143,6 @@ class SequentialTrainer:
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether it draws random numbers in training (dropout that is not off)."""
+    """Whether a module draws random numbers in training (dropout that is not off)."""
     kind = nn.modules.dropout._DropoutNd
     return any(isinstance(m, kind) and m.p > 0 for m in module.modules())

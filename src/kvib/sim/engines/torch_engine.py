@@ -1,4 +1,4 @@
-"""Any torch module with any torch loss: one client after another, or all at once on a GPU."""
+"""The engine for any torch module and any loss: one client after another, or many on a GPU."""
 
 import contextlib
 import math
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
+import torch.nn.functional as F  # noqa: N812 (the common name)
 
 from kvib.checks import earlier_names, warn
 from kvib.sim.engines.base import BaseEngine
@@ -30,32 +30,47 @@ from kvib.types import FloatArray, IntArray
 
 LARGE = 30_000_000
 """Parameters from which one client fills a GPU: batching would only take memory."""
+FLOAT_BYTES = 4
+"""Bytes of a float32."""
+MODEL_SIZES = 6
+"""Room of one client, in sizes of the model: its update, its copy of the model, its gradient, and
+activations, which are of similar size as the model."""
+FROZEN_SIZES = 3
+"""Room for the activations of frozen layers, in sizes of these layers. Nothing else makes room for
+them, since frozen layers are not in the model."""
+OUTPUT_SIZES = 3
+"""Room for a sample's outputs: the outputs, and twice as much for their gradient."""
+EVALUATED_TOGETHER = 2048
+"""Samples that are evaluated together at most."""
+EVALUATION_PART = 4
+"""The outputs of an evaluation take at most one part in this many of `chunk_bytes`."""
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss of every sample."""
+    """The loss of every sample, [batch]."""
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
 @earlier_names({"memory": "chunk_bytes"})
 class TorchEngine(BaseEngine):
-    """Trains clients of any `nn.Module`.
+    """An engine that trains clients of any `nn.Module`.
 
     On a CPU clients train one after another, with channels last for images: batching them over
     clients loses there. On a GPU the clients of a round train together (`BatchedTrainer`).
-    Parameters that require no gradient are of the task, not of the model: all clients share them,
-    and they are those of a module made with seed 0.
+    Parameters that require no gradient belong to the task, not to the model. All clients share
+    them, and they are those of a module made with seed 0.
 
     Args:
-        task: what to train.
-        local: how clients train.
-        device: "cpu", "cuda", "cuda:1", …
-        precision: "float32", "tf32" or "bf16" for matrix products.
-        batched: train clients together; by default on a GPU. A module that cannot is trained one
-            client after another: `slow` says why, and a warning.
-        chunk_bytes: bytes that the updates and activations of one chunk may take.
-        graphs: replay the steps of clients that train one after another from CUDA graphs; by
-            default on a GPU. Steps that cannot be recorded are taken one by one, likewise told.
+        task: The task to train.
+        local: How clients train.
+        device: The torch device: "cpu", "cuda", "cuda:1", …
+        precision: The precision of matrix products: "float32", "tf32" or "bf16".
+        batched: Whether clients train together. The default is to do so on a GPU. A module that
+            cannot be batched is trained one client after another. A warning and `slow` say why.
+        chunk_bytes: The bytes that the updates and activations of one chunk may take.
+        graphs: Whether the steps of clients that train one after another are replayed from CUDA
+            graphs. The default is to do so on a GPU. Steps that cannot be recorded are run one by
+            one. A warning and `slow` say why.
     """
 
     def __init__(
@@ -81,16 +96,16 @@ class TorchEngine(BaseEngine):
             self.test = tuple(on_device(a, self.device) for a in task.test)
         self._initial = 0, self.flat.vector.clone()
         self.slow, self.chunk_bytes = "", chunk_bytes
-        """Why clients train slower than was asked for; empty if they do not."""
+        """The reason why clients train slower than was asked for. Empty if they do not."""
         self._sequential = SequentialTrainer(self.flat, self.loss, local, self.x, self.y, graphs)
         self._batched: BatchedTrainer | None = None
-        outputs = 3 * 4 * self._outputs()  # bytes: of a sample, twice more for their gradient
+        # Bytes of one client decide how many clients train together.
+        outputs = OUTPUT_SIZES * FLOAT_BYTES * self._outputs()  # of one sample
         large = len(self.flat.vector) >= LARGE
         together = batched if batched is not None else self.device.type == "cuda" and not large
-        # A client's update, its copy of the model, its gradient, and activations: of similar size
-        # as the model, and thrice that of frozen layers, which nothing else would make room for.
-        client = 6 * 4 * len(self.flat.vector) + together * outputs * local.batch_size
-        client += together * 3 * 4 * self.flat.frozen
+        client = MODEL_SIZES * FLOAT_BYTES * len(self.flat.vector)
+        client += together * outputs * local.batch_size
+        client += together * FROZEN_SIZES * FLOAT_BYTES * self.flat.frozen
         self.chunk = max(1, int(chunk_bytes / client))
         if together:
             room = min(self.chunk, len(task))
@@ -99,16 +114,17 @@ class TorchEngine(BaseEngine):
             with self._training(2):
                 why = trainer.cannot()
             self._batched = None if why else trainer
-            self._tell(why)
-        self._block = max(1, min(2048, int(chunk_bytes / 4 / outputs)))
+            self._warn_slow(why)
+        block = int(chunk_bytes / EVALUATION_PART / outputs)
+        self._block = max(1, min(EVALUATED_TOGETHER, block))
 
     @classmethod
     def at(cls, task: Task, local: LocalSGD, place: Place) -> Self:
-        """On the device of this place, in the room that the last engine has left."""
+        """An engine on the device of this place, with the memory that the last engine left."""
         check_device(place.device or "cpu")
         if place.threads is not None:
             torch.set_num_threads(place.threads)
-        torch.cuda.empty_cache()  # other processes may need it
+        torch.cuda.empty_cache()  # other processes may need the memory
         return cls(
             task, local, place.device or "cpu", place.precision, chunk_bytes=place.chunk_bytes
         )
@@ -118,21 +134,24 @@ class TorchEngine(BaseEngine):
         """Whether the steps of clients that train one after another are recorded."""
         return self._batched is None and self._sequential.graphs
 
-    def _tell(self, why: str) -> None:
-        """Nobody finds out from the results that they took ten times longer than they had to."""
+    def _warn_slow(self, why: str) -> None:
+        """Warn once that training is slow: results do not show that they took ten times longer."""
         if why and not self.slow:
             self.slow = why
             warn(f"{SLOWLY}: {why}")
 
     @torch.no_grad()
     def _outputs(self) -> int:
-        """Of one sample: nothing beside the model, unless every token has a vocabulary."""
+        """The number of outputs of one sample, counted as 1 where a sample has one target.
+
+        Outputs are small beside the model, unless every token has one per word of a vocabulary.
+        """
         if self.y.ndim == 1:
             return 1
         return int(self.flat.module.eval()(prepared(self.test[0][:1])).numel())
 
     def initial(self, seed: int) -> torch.Tensor:
-        """A fresh model, the same on every device; the last one is kept, large ones take long."""
+        """A fresh model, the same on every device. The last is kept: large models take long."""
         kept, vector = self._initial
         if kept != seed:
             parts = [t for named in moving(make(self.task, seed)) for t in named.values()]
@@ -141,16 +160,16 @@ class TorchEngine(BaseEngine):
         return vector.clone()
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
-        """g_i = x − x_i, [m, d]."""
+        """g_i = x − x_i of each client, [m, d]."""
         with self._precision(), self._training(len(batches.steps)):
             if self._batched is not None:
                 return self._batched.updates(model, batches)
             found = self._sequential.updates(model, batches)
-        self._tell(self._sequential.why_eager)
+        self._warn_slow(self._sequential.why_eager)
         return found
 
     def summed(self, model: torch.Tensor, batches: Batches, coefficients: FloatArray) -> Summed:
-        """Norms and Σ coefficient_i g_i; a chunk of updates at most is ever there."""
+        """Norms and Σ coefficient_i g_i. Memory holds one chunk of updates at most."""
         if self._batched is not None:
             return super().summed(model, batches, coefficients)
         norms, total = [], torch.zeros_like(model, dtype=torch.float64)
@@ -161,12 +180,12 @@ class TorchEngine(BaseEngine):
                 torch.sub(model, self.flat.vector, out=update)
                 norms.append(torch.linalg.vector_norm(update, dtype=torch.float64))
                 total.add_(update, alpha=coefficient)
-        self._tell(self._sequential.why_eager)
+        self._warn_slow(self._sequential.why_eager)
         lengths = torch.stack(norms).cpu().numpy() if norms else np.empty(0)
         return Summed(np.asarray(lengths), total.to(model))
 
     def _training(self, together: int) -> AbstractContextManager[None]:
-        """Local training of so many clients, in the memory there is."""
+        """A context for local training of this many clients, which explains a lack of memory."""
         fewer = f"chunk_bytes (now {self.chunk_bytes:g} bytes, up to {self.chunk} clients together)"
         if self._batched is None or together == 1:
             fewer = "the length of samples, or precision to bf16"
@@ -175,7 +194,7 @@ class TorchEngine(BaseEngine):
 
     @contextlib.contextmanager
     def _memory_error(self, doing: str, lower: str) -> Iterator[None]:
-        """Where memory runs out, which setting lowers it."""
+        """Turn an error of lacking memory into one that says which setting to lower."""
         try:
             yield
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -187,7 +206,7 @@ class TorchEngine(BaseEngine):
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:
-        """Precision of matrix products, given back afterwards."""
+        """Set the precision of matrix products, and restore it afterwards."""
         products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
         before = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
         products.allow_tf32 = convolutions.allow_tf32 = self.precision != "float32"
@@ -201,10 +220,10 @@ class TorchEngine(BaseEngine):
         finally:
             products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before
 
-    # Single precision: copies in double would be the largest things on the device.
+    # In single precision: copies in double precision would be the largest tensors on the device.
 
     def norms(self, updates: torch.Tensor) -> FloatArray:
-        """Row by row."""
+        """‖g_i‖ of each row, [m]."""
         return np.asarray(torch.linalg.vector_norm(updates, dim=1).double().cpu().numpy())
 
     def combine(self, coefficients: FloatArray, updates: torch.Tensor) -> torch.Tensor:
@@ -212,12 +231,12 @@ class TorchEngine(BaseEngine):
         return torch.from_numpy(coefficients).to(updates) @ updates
 
     def gram(self, updates: torch.Tensor, others: torch.Tensor | None = None) -> FloatArray:
-        """g_i·g_j."""
+        """g_i·g_j of all pairs, [m, m], or [m, n] with others."""
         right = updates if others is None else others
         return np.asarray((updates @ right.T).double().cpu().numpy())
 
     def evaluate(self, model: torch.Tensor, split: str) -> Evaluation:
-        """In batches that fit everywhere."""
+        """The mean loss and accuracy on "train" or "test" data, in blocks that fit into memory."""
         x, y = self.test if split == "test" else (self.x, self.y)
         loss, right = 0.0, 0.0
         for losses, hits in self._judged(model, x, y):
@@ -227,7 +246,7 @@ class TorchEngine(BaseEngine):
         return Evaluation(loss / len(x), accuracy)
 
     def losses(self, model: torch.Tensor, ids: IntArray) -> FloatArray:
-        """From the samples of these clients alone."""
+        """The mean loss of each of these clients on its own data, [m]."""
         train = self.task.train
         at = torch.from_numpy(train.samples(ids)).to(self.device)
         judged = self._judged(model, self.x[at], self.y[at])
@@ -238,7 +257,7 @@ class TorchEngine(BaseEngine):
     def _judged(
         self, model: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, float]]:
-        """Losses of samples, and how many of their classes are right, block by block."""
+        """The losses of samples, and the number of right classes, block by block."""
         self.flat.restore(model)
         self.flat.module.eval()
         fewer = f"chunk_bytes (now {self.chunk_bytes:g} bytes, {self._block} samples together)"
@@ -253,11 +272,11 @@ class TorchEngine(BaseEngine):
                 yield losses, right
 
     def to_numpy(self, vector: torch.Tensor) -> Any:
-        """To the host, in torch's own order, so that a run can move between devices."""
+        """The vector as a NumPy array, in torch's own order, so that runs move between devices."""
         return self.flat.standard(vector).cpu().numpy()
 
     def from_numpy(self, array: Any) -> torch.Tensor:
-        """To the device."""
+        """A NumPy array as a vector on the device."""
         return self.flat.internal(
             torch.from_numpy(np.array(array, dtype=np.float32)).to(self.device)
         )

@@ -1,4 +1,4 @@
-"""Documents: from the folder `KVIB_DATA`, else from the hub."""
+"""Documents, read from the folder `KVIB_DATA`, else from the hub."""
 
 import os
 import zlib
@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TextRows = dict[str, list[Any]]
-"""Columns of a table."""
+"""The columns of a table, by name."""
 
 AG_NEWS, REUTERS, SHAKESPEARE = (
     f"{name}.parquet" for name in ("agnews_partial", "reuters21578", "shakespeare_by_role")
 )
+"""The files in `KVIB_DATA`."""
 HUB_DOCUMENTS = 60_000
-"""How many documents of CC-News are taken from the hub: of its 700,000, more than enough."""
+"""The number of documents of CC-News that are taken from the hub. It has 700,000, which is more
+than enough."""
+SPLITS = ("train", "test")
+"""The parts of AG News."""
 
 
 class Labelled(NamedTuple):
     """Documents with a class each."""
 
     texts: list[str]
+    """The documents."""
     labels: list[int]
+    """The class of each document."""
 
 
 def ag_news() -> tuple[Labelled, Labelled]:
@@ -34,16 +40,14 @@ def ag_news() -> tuple[Labelled, Labelled]:
     return train, test
 
 
-SPLITS = ("train", "test")
-
-
 def _labelled(rows: TextRows, at: Sequence[int]) -> Labelled:
+    """The documents of these rows that are not empty."""
     kept = [k for k in at if rows["text"][k].strip()]
     return Labelled([rows["text"][k] for k in kept], [int(rows["label"][k]) for k in kept])
 
 
 def newswire() -> list[str]:
-    """News stories: Reuters of 1987 and AG News from `KVIB_DATA`; CC-News from the hub."""
+    """News stories: Reuters of 1987 and AG News from `KVIB_DATA`, else CC-News from the hub."""
     reuters = local(REUTERS)
     if reuters is not None:
         pairs = zip(reuters["title"], reuters["body"], strict=True)
@@ -57,23 +61,23 @@ def newswire() -> list[str]:
 
 
 def shakespeare() -> dict[str, str]:
-    """What each speaking role of 37 plays says, by "play: role"."""
+    """The lines of each speaking role of 37 plays, by "play: role"."""
     rows = local(SHAKESPEARE)
     if rows is None:
         raise ValueError(
             f"no Shakespeare by role: {_where(SHAKESPEARE)}; set it to a folder with that file "
             "(columns play, speaker, text)"
         )
-    said: dict[str, list[str]] = {}
+    speeches: dict[str, list[str]] = {}
     for play, speaker, text in zip(rows["play"], rows["speaker"], rows["text"], strict=True):
-        said.setdefault(f"{play}: {speaker}", []).append(text)
-    return {role: "\n".join(lines) for role, lines in sorted(said.items())}
+        speeches.setdefault(f"{play}: {speaker}", []).append(text)
+    return {role: "\n".join(lines) for role, lines in sorted(speeches.items())}
 
 
 def sources(name: str) -> tuple[str, ...]:
-    """Where the documents are taken from, for the name of what is made of them.
+    """The sources that tokens of this file may come from, as parts of their names in the cache.
 
-    Without `KVIB_DATA` what was made of it elsewhere is as good as the hub.
+    Without `KVIB_DATA`, tokens that another machine made of it may stand in for the hub.
     """
     if local_file(name) is not None:
         return ("local",)
@@ -81,7 +85,7 @@ def sources(name: str) -> tuple[str, ...]:
 
 
 def checksums(first: str, *others: str) -> dict[str, int]:
-    """Of the files in `KVIB_DATA`, by name; none where the first is not there."""
+    """Checksums of files in `KVIB_DATA`, by name. Empty if the first file is not there."""
     if local_file(first) is None:
         return {}
     files = {name: local_file(name) for name in (first, *others)}
@@ -89,14 +93,14 @@ def checksums(first: str, *others: str) -> dict[str, int]:
 
 
 def local_file(name: str) -> Path | None:
-    """A file in `KVIB_DATA`; None if it is not there."""
+    """The path of a file in `KVIB_DATA`. None if it is not there."""
     folder = os.environ.get("KVIB_DATA")
     file = None if folder is None else Path(folder) / name
     return file if file is not None and file.exists() else None
 
 
 def local(name: str) -> TextRows | None:
-    """The columns of a file in `KVIB_DATA`; None if it is not there."""
+    """The columns of a file in `KVIB_DATA`. None if it is not there."""
     file = local_file(name)
     if file is None:
         return None
@@ -114,10 +118,10 @@ def from_hub(name: str, split: str, file: str, load: Callable[..., Any] | None =
     """The columns of a data set of the Hugging Face hub.
 
     Args:
-        name: of the data set.
-        split: of it.
-        file: that was looked for before.
-        load: instead of `datasets.load_dataset`.
+        name: The name of the data set.
+        split: The part of the data set.
+        file: The file that was looked for before, for messages.
+        load: A function to use instead of `datasets.load_dataset`.
     """
     way_out = (
         f"{_where(file)}; set it to a folder with that file, or `pip install datasets` and go "
@@ -137,5 +141,6 @@ def from_hub(name: str, split: str, file: str, load: Callable[..., Any] | None =
 
 
 def _where(file: str) -> str:
+    """The reason why a file of `KVIB_DATA` was not found, for messages."""
     folder = os.environ.get("KVIB_DATA")
     return f"KVIB_DATA={folder} does not hold {file}" if folder else "KVIB_DATA is not set"

