@@ -54,8 +54,8 @@ class Forecast(Policy[ForecastState]):
         >>> for _ in range(100):
         ...     cohort = sampler.draw()
         ...     sampler.update(cohort, norms[cohort.ids])
-        >>> sampler.probabilities().round(2)            # the optimum is 1/7, 2/7, 4/7, 1
-        array([0.16, 0.3 , 0.57, 0.98])
+        >>> sampler.probabilities().round(3)            # the optimum is 1/7, 2/7, 4/7, 1
+        array([0.161, 0.296, 0.568, 0.975])
 
     References:
         None: the policy is kvib's own. docs/beyond.md compares it with published policies.

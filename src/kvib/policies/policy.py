@@ -231,7 +231,7 @@ class Policy(Generic[PolicyState]):
     def reweigh(
         self, state: PolicyState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> PolicyState:
-        """Adapt the state to new weights: what was learned about λ‖g‖ is scaled by their ratio.
+        """Change the state for new weights: what was learned about λ‖g‖ is scaled by their ratio.
 
         Args:
             state: The state of the policy.
@@ -245,7 +245,7 @@ class Policy(Generic[PolicyState]):
         )
 
     def resized(self, state: PolicyState, clients: int, budget: float) -> PolicyState:
-        """Adapt the state to another number of clients or another budget.
+        """Change the state for another number of clients or another budget.
 
         Args:
             state: The state of the policy.
