@@ -70,7 +70,7 @@ RENAMED = {"response": "answer_probability", "left_out": "excluded"}
 @earlier_names(RENAMED)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Cohort:
-    """A cohort holds the clients drawn in one round, and what weighs their updates.
+    """A cohort holds the clients drawn in one round, and the numbers that weigh their updates.
 
     All arrays have one entry per drawn client, in ascending order of id. The estimate of the round
     is Σ coefficient·update with coefficient = λ·count / (q·expected).
@@ -112,7 +112,7 @@ class Cohort:
     """Whether the clients were drawn with the probabilities in `expected`. It is False where a
     selector chose them: a selector has no probabilities."""
     token: str = ""
-    """The token of the sampler that drew the cohort, which recognises its cohorts by it."""
+    """The token of the sampler that drew the cohort. A sampler recognises its cohorts by it."""
     pairs: Callable[[], Pairs] | None = field(default=None, repr=False)
     """A function that computes the second moments among the drawn clients. It is None where they
     are not known."""
@@ -150,7 +150,7 @@ class Cohort:
 
     @property
     def expected_answers(self) -> FloatArray:
-        """q·expected: how often each client is drawn and answers, on average, [m]."""
+        """q·expected, [m]: how often each client is available, drawn and answers, on average."""
         return self.answer_probability * self.expected
 
     @property

@@ -85,10 +85,10 @@ def checked_procedure(procedure: Any, policy: Policy[Any], priced: bool = False)
     """
     chosen = policy.procedure if procedure is None else procedure
     if not isinstance(chosen, Procedure):
-        known = isinstance(chosen, str) and hasattr(procedures.catalogue, chosen)
+        is_name = isinstance(chosen, str) and hasattr(procedures.catalogue, chosen)
         raise ValueError(
             f"procedure {short(chosen)} is not a procedure; write "
-            f"kvib.{chosen if known else 'pivotal'}" + ("" if known else ", say")
+            f"kvib.{chosen if is_name else 'pivotal'}" + ("" if is_name else ", say")
         )
     if chosen is without_replacement and not policy.equal:
         raise ValueError(

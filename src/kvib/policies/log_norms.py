@@ -128,8 +128,8 @@ def shrunk_offset(
 ) -> tuple[FloatArray, FloatArray]:
     """Mean and variance of each offset, shrunk to 0, [m] each.
 
-    The client's own updates have the variance `own`, the prior N(0, spread) has the other one. Each
-    counts by its precision.
+    Two sources are weighed by their precisions: the offset that the client's own updates show, with
+    the variance `own`, and the prior, with mean 0 and the variance `spread`.
     """
     variance = 1 / (1 / own + 1 / state.spread)
     return variance * state.offset[ids] / own, variance

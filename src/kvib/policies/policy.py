@@ -27,7 +27,8 @@ _TOGETHER = 1 << 16
 class Setting(NamedTuple):
     """A setting is what a policy knows before the first round.
 
-    A sampler passes it to `Policy.start`. Σλ = 1, and λ, N and K are those of the first round.
+    A sampler passes it to `Policy.start`. It holds λ and K, the limit of the procedure, and what
+    else the server knows. N is the length of `weights`.
 
     Examples:
         >>> import numpy as np
