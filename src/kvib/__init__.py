@@ -49,9 +49,9 @@ _MOVED = {
     "Pairs": "kvib.procedures",
     "Setting": "kvib.policies",
 }
-"""Names that lived here up to version 0.1, and where they live now."""
+"""Names that were in `kvib` up to version 0.1, and the packages that have them now."""
 
-if not typing.TYPE_CHECKING:  # type checkers read the imports, in which a name stands once
+if not typing.TYPE_CHECKING:  # type checkers read the imports above instead
     __all__ = sorted(
         name
         for name, value in globals().items()
@@ -60,7 +60,7 @@ if not typing.TYPE_CHECKING:  # type checkers read the imports, in which a name 
     __all__ += ["__version__"]
 
     def __getattr__(name: str) -> typing.Any:
-        """A name that has moved, with a warning that says where to."""
+        """Return an object by a name that has moved, with a warning that names its new place."""
         if name not in _MOVED:
             raise AttributeError(f"module 'kvib' has no attribute {name!r}")
         home = _MOVED[name]

@@ -1,4 +1,7 @@
-"""Validation at the border: every error names the value and the way out. Inside, trust."""
+"""Checks of what users give: every error names the value and the way out.
+
+Arguments are checked once, where they enter kvib. The code behind that trusts them.
+"""
 
 from __future__ import annotations
 
@@ -18,38 +21,43 @@ from kvib.types import FloatArray, IntArray
 
 T = TypeVar("T")
 
-# Between these, ratios of squares divided by cubes of probabilities stay finite.
 LARGEST_NORM = 1e60
 SMALLEST_FEEDBACK = 1e-60
+"""Between these two limits, ratios of squares divided by cubes of probabilities stay finite."""
+_ROUNDING = 1e-12
+"""Relative rounding of a quotient: one this close below a whole number counts as that number."""
 
 
 def short(value: Any) -> str:
-    """A value as part of one line."""
+    """The repr of a value, shortened to fit into one line of an error."""
     return " ".join(reprlib.repr(value).split())
 
 
 def floats(values: Any, name: str, way_out: str) -> FloatArray:
-    """Numbers of any kind as floats, not copied where they are; None is NaN."""
+    """Numbers of any kind as floats. Floats are not copied, and None becomes NaN."""
     try:
         if isinstance(values, Mapping | Set | Iterator | str):
             raise TypeError
-        given = np.asarray(values)
-        if given.dtype.kind not in "biufO":
+        array = np.asarray(values)
+        if array.dtype.kind not in "biufO":
             raise TypeError
-        return np.asarray(given, dtype=np.float64)
+        return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} {short(values)} are not numbers; {way_out}") from None
 
 
 def checked_weights(weights: ArrayLike) -> FloatArray:
-    """λ: positive weights, normalised to sum 1."""
+    """λ, [N]: positive weights, normalised to the sum 1."""
     w = positive_weights(weights)
     normalise(w)
     return w
 
 
 def normalise(weights: FloatArray) -> tuple[float, float]:
-    """Make the sum 1, in place; what they were divided by, in two factors that cannot overflow."""
+    """Normalise weights to the sum 1, in place.
+
+    Returns the two factors by which they were divided. Their product, the old sum, could overflow.
+    """
     largest = float(weights.max())
     weights /= largest
     rest = float(weights.sum())
@@ -58,7 +66,7 @@ def normalise(weights: FloatArray) -> tuple[float, float]:
 
 
 def positive_weights(weights: ArrayLike, called: Sequence[Any] = ()) -> FloatArray:
-    """Weights of clients, a copy; `called` is what they are called, by default by their place."""
+    """A copy of the weights, [N]. Errors name a client by its entry in `called`, or its place."""
     if isinstance(weights, Mapping):
         raise ValueError(
             f"weights {short(weights)} are a mapping; write weights=list(d.values()), keys=list(d)"
@@ -77,19 +85,19 @@ def positive_weights(weights: ArrayLike, called: Sequence[Any] = ()) -> FloatArr
 
 
 def checked_cost(cost: ArrayLike | None, clients: int) -> FloatArray | None:
-    """What drawing each client costs, a copy; None: one each."""
+    """A copy of the costs of drawing each client, [N]. None means a cost of 1 for every client."""
     if cost is None:
         return None
-    each = np.array(floats(cost, "costs", "give one positive number per client"))
-    if each.shape != (clients,) or not ((each > 0) & np.isfinite(each)).all():
+    costs = np.array(floats(cost, "costs", "give one positive number per client"))
+    if costs.shape != (clients,) or not ((costs > 0) & np.isfinite(costs)).all():
         raise ValueError(
-            f"cost of shape {each.shape} is not one positive number for each of {clients} clients"
+            f"cost of shape {costs.shape} is not one positive number for each of {clients} clients"
         )
-    return each
+    return costs
 
 
 def checked_budget(budget: float, clients: float, cost: FloatArray | None = None) -> float:
-    """A number of clients per round, or a sum of costs, that this population can provide."""
+    """The budget as a float: clients per round, or a sum of costs, that the population can meet."""
     if isinstance(budget, bool) or np.asarray(budget).dtype.kind not in "iuf":
         raise ValueError(f"budget {short(budget)} is not a number of clients per round")
     if not (np.isfinite(budget) and budget > 0):
@@ -107,7 +115,7 @@ def checked_budget(budget: float, clients: float, cost: FloatArray | None = None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """A warning that points at the line outside kvib that led to it."""
+    """Warn, and point at the line outside of kvib that led to the warning."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _ours(frame):
         level, frame = level + 1, frame.f_back
@@ -118,8 +126,8 @@ def renamed(home: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """A `__getattr__` for a module: names of version 0.1 work until 0.3, with a warning.
 
     Args:
-        home: the module's `__name__`.
-        names: today's name of each earlier one.
+        home: The `__name__` of the module.
+        names: Earlier names, and for each its name today.
     """
 
     def find(name: str) -> Any:
@@ -132,10 +140,12 @@ def renamed(home: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def earlier_names(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
-    """A decorator for classes: fields can be given and read by names of version 0.1, until 0.3.
+    """A decorator for classes whose fields had other names in version 0.1.
+
+    Until version 0.3 the fields can be given and read by these names, with a warning.
 
     Args:
-        names: today's name of each earlier one.
+        names: Earlier names, and for each its name today.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -143,11 +153,11 @@ def earlier_names(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
         make = getattr(cls, hook)
 
         @wraps(make)
-        def renaming(first: Any, *given: Any, **fields: Any) -> Any:
+        def renaming(first: Any, *values: Any, **fields: Any) -> Any:
             for name in names.keys() & fields.keys():
                 warn(f"{cls.__name__}({name}=…) is now {names[name]}=…", DeprecationWarning)
                 fields[names[name]] = fields.pop(name)
-            return make(first, *given, **fields)
+            return make(first, *values, **fields)
 
         def read(self: Any, name: str) -> Any:
             if name not in names:
@@ -156,18 +166,19 @@ def earlier_names(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
             return getattr(self, names[name])
 
         setattr(cls, hook, renaming)
-        setattr(cls, "__getattr__", read)  # noqa: B010  a type checker knows the names of today only
+        setattr(cls, "__getattr__", read)  # noqa: B010  type checkers see today's names only
         return cls
 
     return decorate
 
 
 def _ours(frame: FrameType) -> bool:
+    """Whether a stack frame runs code of kvib."""
     return str(frame.f_globals.get("__name__")).split(".")[0] == "kvib"
 
 
 def warn_of_fraction(budget: float, clients: int) -> None:
-    """Fewer than one client per round: elsewhere such a number is a share of all clients."""
+    """Warn of a budget below one client per round: in other libraries it is a share of clients."""
     if budget < 1 < clients:
         warn(
             f"budget {budget:g} is less than one client per round; for a share of the {clients} "
@@ -176,8 +187,8 @@ def warn_of_fraction(budget: float, clients: int) -> None:
 
 
 def warn_of_waiting(cool_down: int, clients: int, per_round: float) -> None:
-    """Clients that wait for so long that too few are left to draw."""
-    longest = max(math.floor(clients / per_round * (1 + 1e-12)) - 1, 0)
+    """Warn of a cool-down that is so long that too few clients are left to draw."""
+    longest = max(math.floor(clients / per_round * (1 + _ROUNDING)) - 1, 0)
     if cool_down > longest:
         warn(
             f"cool_down={cool_down} is too long for {clients} clients of whom {per_round:g} are "
@@ -187,38 +198,44 @@ def warn_of_waiting(cool_down: int, clients: int, per_round: float) -> None:
 
 
 def checked_seed(seed: int) -> int:
-    """A non-negative integer."""
+    """The seed as an int ≥ 0."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed {seed!r} is not an integer ≥ 0")
     return int(seed)
 
 
 def available_ids(available: Any, clients: int, name: str = "available") -> IntArray:
-    """Who can be drawn, ascending: from nothing (all), a mask of all clients, or a list of ids."""
+    """Ids in ascending order.
+
+    Args:
+        available: A mask of all clients, or a list or set of ids. None means all clients.
+        clients: The number of clients N.
+        name: The name of the argument in errors.
+    """
     if available is None:
         return np.arange(clients)
-    given = np.asarray(list(available) if isinstance(available, Set) else available)
-    if given.dtype == np.bool_:
-        if given.shape != (clients,):
+    array = np.asarray(list(available) if isinstance(available, Set) else available)
+    if array.dtype == np.bool_:
+        if array.shape != (clients,):
             raise ValueError(
-                f"{name}: the mask has shape {given.shape} for {clients} clients; "
+                f"{name}: the mask has shape {array.shape} for {clients} clients; "
                 "give one boolean per client, or a list of ids"
             )
-        return np.flatnonzero(given)
-    if given.size == 0:
+        return np.flatnonzero(array)
+    if array.size == 0:
         return np.empty(0, dtype=np.int64)
-    if given.ndim != 1 or given.dtype.kind not in "iu":
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(
-            f"{name}={short(available)} {_instead(given)}give one boolean per client, or a list "
+            f"{name}={short(available)} {_instead(array)}give one boolean per client, or a list "
             "of ids"
         )
-    unknown = given[(given < 0) | (given >= clients)]
+    unknown = array[(array < 0) | (array >= clients)]
     if len(unknown):
         raise ValueError(
             f"unknown client id {unknown[0]}; ids are 0 to {clients - 1}, and sampler.ids(keys) "
             "gives those of keys"
         )
-    ids = np.sort(given).astype(np.int64)
+    ids = np.sort(array).astype(np.int64)
     twice = ids[1:][np.diff(ids) == 0]
     if len(twice):
         raise ValueError(
@@ -227,17 +244,17 @@ def available_ids(available: Any, clients: int, name: str = "available") -> IntA
     return ids
 
 
-def _instead(given: Any) -> str:
-    """What somebody meant who gave this for ids."""
-    if given.ndim == 0 and given.dtype.kind in "iuf":
-        return f"is one number; did you mean budget={given}? Else "
-    if given.dtype.kind in "USO":
+def _instead(array: Any) -> str:
+    """The part of an error that guesses what a user meant who gave this array for ids."""
+    if array.ndim == 0 and array.dtype.kind in "iuf":
+        return f"is one number; did you mean budget={array}? Else "
+    if array.dtype.kind in "USO":
         return "are not ids; sampler.ids(keys) gives those of keys; "
-    return f"is an array of {given.dtype} with shape {given.shape}; "
+    return f"is an array of {array.dtype} with shape {array.shape}; "
 
 
 def all_norms(norms: ArrayLike, clients: int) -> FloatArray:
-    """‖g‖ of all clients, for policies that must know them before the draw."""
+    """‖g‖ of all clients, [N], for policies that need them before the draw."""
     values = floats(norms, "norms", "give ‖g‖ of every client")
     if values.shape != (clients,):
         raise ValueError(f"norms have shape {values.shape}; give one per client, {clients} in all")
@@ -246,7 +263,7 @@ def all_norms(norms: ArrayLike, clients: int) -> FloatArray:
 
 
 def finite_norms(values: FloatArray, ids: IntArray) -> FloatArray:
-    """The norms of these clients; a ValueError names one that no update can have."""
+    """The norms of these clients, [m]. A norm that no update can have raises a ValueError."""
     way_out = (
         f"a norm is between 0 and {LARGEST_NORM:g}; report NaN for a client that failed or diverged"
     )
@@ -255,27 +272,28 @@ def finite_norms(values: FloatArray, ids: IntArray) -> FloatArray:
 
 
 def _refuse(values: FloatArray, bad: Any, ids: IntArray, why: str) -> None:
+    """Raise a ValueError that names the first client marked in `bad`."""
     at = np.flatnonzero(bad)
     if len(at):
         raise ValueError(f"norm {values[at[0]]} of client {ids[at[0]]}: {why}")
 
 
 def checked_variables(variables: ArrayLike | None, clients: int) -> FloatArray:
-    """What is known of every client, [N, d]; nothing by default."""
+    """What the server knows about every client beforehand, [N, d]. None means d = 0."""
     if variables is None:
         return np.empty((clients, 0))
-    known = np.asarray(variables, dtype=np.float64)
-    known = known[:, None] if known.ndim == 1 else known
-    if known.ndim != 2 or len(known) != clients or not np.isfinite(known).all():
+    rows = np.asarray(variables, dtype=np.float64)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim != 2 or len(rows) != clients or not np.isfinite(rows).all():
         raise ValueError(
-            f"variables of shape {known.shape} are not of {clients} clients; give each a row of "
+            f"variables of shape {rows.shape} are not of {clients} clients; give each a row of "
             "finite numbers"
         )
-    return known
+    return rows
 
 
 def checked_kind(value: T | None, kind: type[T], name: str) -> T | None:
-    """One of these, or nothing."""
+    """The value itself, which must be None or an object of this class."""
     if value is not None and not isinstance(value, kind):
         word = f"kvib.{kind.__name__}"
         raise ValueError(f"{name}={reprlib.repr(value)} is not a {word}; give {word}(), or None")
@@ -283,7 +301,7 @@ def checked_kind(value: T | None, kind: type[T], name: str) -> T | None:
 
 
 def checked_sketch(sketch: int) -> int:
-    """A number of numbers."""
+    """The number of numbers in a sketch, a whole number ≥ 0."""
     if not np.isfinite(sketch) or int(sketch) != sketch or sketch < 0:
         raise ValueError(f"sketch={sketch} is not a number of numbers to keep; 32 is a good one")
     return int(sketch)

@@ -1,4 +1,4 @@
-"""What one round drew, with everything that makes its estimate unbiased."""
+"""The cohort: the clients of one round, with everything that makes its estimate unbiased."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,49 +11,69 @@ from kvib.checks import earlier_names, finite_norms, floats, short
 from kvib.types import BoolArray, FloatArray, IntArray
 
 Guarantee = Literal["unbiased", "consistent", "biased"]
+"""How far an estimate can be trusted. "consistent" means that a probability was estimated."""
 
 
 class Pairs(NamedTuple):
     """Second moments of the counts n_i of some clients, relative to e_i = E[n_i].
 
-    Together they give the variance of every estimate Σ n_i ζ_i without knowing the design:
+    Together they give the variance of every estimate Σ n_i ζ_i. Nothing else about the design has
+    to be known:
+
     V = Σ e_i size_i ‖ζ_i‖² − ½ Σ_{i≠j} (ratio_ij − 1) e_i e_j ‖ζ_i − ζ_j‖².
+
+    Examples:
+        >>> import numpy as np
+        >>> p = np.array([0.5, 0.25])
+        >>> pairs = Pairs(ratio=1.0, size=1 - p)               # two independent coins
+        >>> pairs.uncorrelated
+        True
     """
 
     ratio: float | FloatArray
-    """E[n_i n_j] / (e_i e_j) for i ≠ j: [m, m], or one number when all pairs share it."""
+    """E[n_i n_j] / (e_i e_j) for i ≠ j: [m, m], or one number if all pairs share it."""
     size: FloatArray
-    """Cov(n_i, Σ_j n_j) / e_i, [m]: 1 − p_i for independent draws, 0 for a fixed size."""
+    """Cov(n_i, Σ_j n_j) / e_i, [m]. It is 1 − p_i for independent draws, 0 for a fixed size."""
 
     @property
     def uncorrelated(self) -> bool:
-        """Whether norms alone give the variance, as for independent draws."""
+        """Whether norms alone determine the variance, as they do for independent draws."""
         return isinstance(self.ratio, float) and self.ratio == 1.0
 
     @property
     def complete(self) -> bool:
-        """Whether cohorts of the design show all of its variance."""
+        """Whether cohorts of this design show all of its variance."""
         return True
 
 
 class Incomplete(Pairs):
-    """Second moments of a design in which some clients can never be drawn together (one draw, say):
-    no cohort shows what these pairs add to the variance."""
+    """Second moments of a design in which some clients can never be drawn together.
+
+    A single draw is an example. No cohort shows what these pairs add to the variance.
+
+    Examples:
+        >>> import numpy as np
+        >>> Incomplete(ratio=0.0, size=np.zeros(2)).complete   # one draw: never two clients
+        False
+    """
 
     @property
     def complete(self) -> bool:
-        """They do not."""
+        """False: no cohort shows all of the variance."""
         return False
 
 
 RENAMED = {"response": "answer_probability", "left_out": "excluded"}
-"""Fields of a cohort in version 0.1, and their names today."""
+"""The fields of a cohort by their names in version 0.1, with their names today."""
 
 
 @earlier_names(RENAMED)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Cohort:
-    """The clients of one round, aligned arrays in ascending order of id.
+    """A cohort holds the clients drawn in one round, and the numbers that weigh their updates.
+
+    All arrays have one entry per drawn client, in ascending order of id. The estimate of the round
+    is Σ coefficient·update with coefficient = λ·count / (q·expected).
 
     Examples:
         >>> cohort = Cohort(ids=[2, 5], count=[1, 1], expected=[0.5, 0.1], weight=[0.2, 0.05])
@@ -62,38 +82,44 @@ class Cohort:
     """
 
     ids: IntArray
+    """The ids of the drawn clients, [m], ascending."""
     count: IntArray
-    """How often each was drawn: 1, or more when drawing with replacement."""
+    """How often each client was drawn, [m]: 1, or more when drawing with replacement."""
     expected: FloatArray
-    """E[count]: the inclusion probability p, or K·u when drawing with replacement."""
+    """E[count], [m]: the inclusion probability p, or K·u when drawing with replacement."""
     weight: FloatArray
-    """λ of the drawn."""
+    """λ of each client, [m]."""
     answer_probability: FloatArray = field(default_factory=lambda: np.ones(1))
-    """Probability q = a·r that the client is available and its answer arrives."""
+    """The probability q = a·r that a client is available and its answer arrives, [m]."""
     availability: FloatArray = field(default_factory=lambda: np.ones(1))
-    """The part of q that was decided before the draw."""
+    """The factor a of q, which is decided before the draw, [m]."""
     round: int = 0
+    """The number of the round, counted from 0."""
     budget: float = float("nan")
-    """Σ expected over all who could be drawn: clients per draw, whatever the budget counts."""
+    """Σ expected over all eligible clients: a number of clients, also if the budget is in costs."""
     requested: float = float("nan")
-    """The budget that was asked for: clients, costs or answers; fewer may be available."""
+    """The requested budget: clients, costs or answers. Fewer clients may have been available."""
     most: float = 1.0
-    """How often one client can be drawn: once, or in every draw of those with replacement."""
+    """The largest possible count of a client: 1, or the number of draws with replacement."""
     guarantee: Guarantee = "unbiased"
-    """Of Σ coefficient·update over those of this cohort who answer, each with probability q:
-    unbiased; consistent, where q was estimated; or biased, as of a selector's choice. It is said
-    before the answers. Once it is known who answered, `take` says it again: a round that lost a
-    client whose answer was certain is biased. `Sampler.guarantee` has it of the last round."""
+    """The guarantee for Σ coefficient·update over the clients that answer, each with probability q.
+
+    The estimate is "unbiased", "consistent" where q was estimated, or "biased" where a selector
+    chose the clients. The field states the guarantee before the answers. When it is known who
+    answered, `take` returns a cohort with the guarantee that holds then: a round that lost a client
+    whose answer was certain is biased. `Sampler.guarantee` is the guarantee of the last round."""
     by_chance: bool = True
-    """Whether clients were drawn with the probabilities in `expected`; False: chosen by a selector,
-    which has none."""
+    """Whether the clients were drawn with the probabilities in `expected`. It is False where a
+    selector chose them: a selector has no probabilities."""
     token: str = ""
-    """Names the sampler that drew it."""
+    """The token of the sampler that drew the cohort. A sampler recognises its cohorts by it."""
     pairs: Callable[[], Pairs] | None = field(default=None, repr=False)
-    """Second moments among the drawn, computed when asked for; None where nobody knows them."""
+    """A function that computes the second moments among the drawn clients. It is None where they
+    are not known."""
     excluded: IntArray | None = field(default=None, repr=False)
-    """Whom the estimate does not stand for, since they could not be drawn: told to estimators that
-    remember, which know something of them too. None: nobody, or nobody asked."""
+    """The ids of clients that the estimate does not stand for, since they could not be drawn.
+    Estimators that remember updates need them. None means that there are none, or that no
+    estimator needs them."""
 
     def __post_init__(self) -> None:
         for name in ("ids", "count"):
@@ -111,11 +137,12 @@ class Cohort:
             raise ValueError(f"ids must ascend, and they are {self.ids.tolist()[:10]}")
 
     def _freeze(self, name: str, values: NDArray[np.generic]) -> None:
+        """Set a field to an array that cannot be changed."""
         values.flags.writeable = False
         object.__setattr__(self, name, values)
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
-        """Take the fields of a pickled cohort, also of one that version 0.1 pickled."""
+        """Restore a pickled cohort, also one that was pickled by version 0.1."""
         self.__dict__.update({RENAMED.get(name, name): value for name, value in fields.items()})
 
     def __len__(self) -> int:
@@ -123,29 +150,41 @@ class Cohort:
 
     @property
     def expected_answers(self) -> FloatArray:
-        """q·expected: how often each is drawn, available and heard, on average."""
+        """q·expected, [m]: how often each client is available, drawn and answers, on average."""
         return self.answer_probability * self.expected
 
     @property
     def coefficients(self) -> FloatArray:
-        """λ·count / (q·expected): Horvitz–Thompson and Hansen–Hurwitz in one line."""
+        """λ·count / (q·expected), [m]: Horvitz–Thompson and Hansen–Hurwitz in one line."""
         return self.weight * self.count / self.expected_answers
 
     @property
     def noise(self) -> FloatArray:
-        """count·(λ/e)²·(1 − e/most) with e = q·expected: summed with ‖g‖² it estimates the variance
-        of draws and silences that are independent."""
+        """count·(λ/e)²·(1 − e/most) with e = q·expected, [m].
+
+        Σ noise·‖g‖² estimates the variance where draws and missing answers are independent.
+        """
         e = self.expected_answers
-        left = np.maximum(1 - e / self.most, 0.0)
-        return np.asarray(self.count * (self.weight / e) ** 2 * left)
+        not_certain = np.maximum(1 - e / self.most, 0.0)
+        return np.asarray(self.count * (self.weight / e) ** 2 * not_certain)
 
     def lost(self, answered: BoolArray) -> BoolArray:
-        """Who did not answer although its answer was certain, [m]."""
+        """Mark the clients that did not answer although their answer was certain, [m].
+
+        Args:
+            answered: Whether each client of the cohort answered, [m].
+        """
         return np.asarray(~answered & (self.answer_probability == self.availability))
 
     def take(self, keep: BoolArray) -> "Cohort":
-        """The part of this cohort that `keep` marks, without its second moments: those who
-        answered, say. Without a client whose answer was certain it is biased."""
+        """Keep a part of this cohort, for example the clients that answered.
+
+        The second moments are left out. A cohort that loses a client whose answer was certain is
+        biased.
+
+        Args:
+            keep: Whether each client is kept, [m], or the places of the kept clients.
+        """
         mask = np.zeros(len(self), np.bool_)
         mask[keep] = True
         lost = self.guarantee == "unbiased" and bool(self.lost(mask).any())
@@ -159,26 +198,26 @@ class Cohort:
 
     def __repr__(self) -> str:
         ids = ", ".join(map(str, self.ids[:8])) + (", …" if len(self) > 8 else "")
-        many = f"{len(self)} client{'' if len(self) == 1 else 's'}"
+        clients = f"{len(self)} client{'' if len(self) == 1 else 's'}"
         return (
-            f"<Cohort of round {self.round}: {many} [{ids}], budget {self.budget:g}, "
+            f"<Cohort of round {self.round}: {clients} [{ids}], budget {self.budget:g}, "
             f"{self.guarantee}>"
         )
 
 
-def checked_cohort(given: Any) -> Cohort:
-    """The cohort that `draw` returned; anything else is refused."""
-    if not isinstance(given, Cohort):
-        raise ValueError(f"{short(given)} is not a cohort; give the one that draw() returned")
-    return given
+def checked_cohort(cohort: Any) -> Cohort:
+    """The cohort itself. Anything that is not a cohort raises a ValueError."""
+    if not isinstance(cohort, Cohort):
+        raise ValueError(f"{short(cohort)} is not a cohort; give the one that draw() returned")
+    return cohort
 
 
 def cohort_norms(cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> FloatArray:
-    """‖g‖ of a cohort in the order of its ids; NaN where a client did not answer."""
+    """‖g‖ of each client of a cohort, [m]; NaN where a client did not answer."""
     way_out = "give ‖g‖ of each client in the order of cohort.ids, NaN where there was no answer"
     checked_cohort(cohort)
-    given = by_id(cohort, norms) if isinstance(norms, Mapping) else norms
-    values = floats(given, "norms", way_out)
+    ordered = by_id(cohort, norms) if isinstance(norms, Mapping) else norms
+    values = floats(ordered, "norms", way_out)
     if values.shape != (len(cohort),):
         if values.ndim > 1:
             way_out = "kvib.norms(updates) makes one number of each update"
@@ -189,7 +228,7 @@ def cohort_norms(cohort: Cohort, norms: ArrayLike | Mapping[int, float]) -> Floa
 
 
 def by_id(cohort: Cohort, values: Mapping[int, Any]) -> list[Any]:
-    """A mapping from client id to value as a list in the order of cohort.ids, None where absent."""
+    """The values of a mapping by client id in the order of cohort.ids; None where it has none."""
     unknown = set(values) - set(cohort.ids.tolist())
     if unknown:
         raise ValueError(

@@ -1,4 +1,7 @@
-"""Loops over clients that NumPy cannot express: compiled by numba where it is installed."""
+"""Kernels: loops over clients that NumPy cannot express.
+
+numba compiles them where it is installed. Without numba they run interpreted.
+"""
 
 import importlib.util
 from collections.abc import Callable
@@ -14,28 +17,28 @@ R = TypeVar("R")
 
 @cache
 def available() -> bool:
-    """Whether kernels are compiled: interpreted, a loop over the numbers of a model is no way."""
+    """Whether kernels are compiled. Interpreted, a loop over a model's numbers is too slow."""
     return importlib.util.find_spec("numba") is not None
 
 
 class Kernel(Generic[P, R]):
     """A function that is compiled when it is first called, so that importing it needs no numba.
 
-    numba draws the same numbers from a NumPy Generator as the interpreter does. With any other
-    source of randomness as its last argument, `rng`, the same source runs interpreted.
+    numba draws the same numbers from a NumPy Generator as the interpreter does. If the last
+    argument, `rng`, is any other source of randomness, the function runs interpreted.
 
-    A kernel may call kernels of its own file. It calls none of another file: numba keeps compiled
-    code on disk until the file of the kernel itself changes.
+    A kernel may call kernels of its own file, but none of another file. numba caches compiled code
+    on disk until the file of the kernel changes, and does not notice changes in other files.
     """
 
     def __init__(self, source: Callable[P, R]) -> None:
         update_wrapper(self, source)
         self.source = source
-        """The function itself, for the interpreter."""
+        """The function as it was written, for the interpreter."""
         self._draws = "rng" in signature(source).parameters
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compiled, unless chance comes from elsewhere than NumPy."""
+        """Run the compiled function, or the interpreted one if `rng` is not a NumPy Generator."""
         if self._draws and not isinstance(args[-1], np.random.Generator):
             return self.source(*args, **kwargs)
         compiled: Callable[P, R] = _jit(self.source)
@@ -43,29 +46,30 @@ class Kernel(Generic[P, R]):
 
 
 kernel = Kernel
-"""The decorator."""
+"""The decorator that makes a function a `Kernel`."""
 
 
 @cache
 def _jit(source: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled function; without numba the function itself, since NumPy alone suffices."""
+    """The compiled function. Without numba, which is optional, it is the function itself."""
     try:
         numba = _numba()
     except ImportError:
         return source
-    compiled: Callable[..., Any]  # without fastmath: bits must not hang on what is in the cache
+    # No fastmath: results must not depend on which compiled version is in the cache.
+    compiled: Callable[..., Any]
     try:
         compiled = numba.njit(cache=True)(source)
-    except RuntimeError:  # nowhere to write a cache
+    except RuntimeError:  # no folder for the cache can be written
         compiled = numba.njit(source)
     return compiled
 
 
 @cache
 def _numba() -> Any:
-    """numba, which from now on takes a kernel inside a kernel for the function compiled from it."""
+    """The module numba, after it has learned how to compile a kernel that calls a kernel."""
     import numba
     from numba.extending import typeof_impl
 
-    typeof_impl.register(Kernel)(lambda called, _: numba.typeof(_jit(called.source)))
+    typeof_impl.register(Kernel)(lambda inner, _: numba.typeof(_jit(inner.source)))
     return numba

@@ -1,6 +1,7 @@
-"""Running sums that stay as good as new, whatever is added and taken away.
+"""Running sums that stay accurate however often numbers are added and subtracted.
 
-Several of them are the columns of one array, [2, n]: the sums, and what rounding lost of each.
+A running sum is two numbers: the rounded sum, and the rounding errors that it has lost. Several
+running sums are the columns of one array, [2, n].
 """
 
 import numpy as np
@@ -10,14 +11,14 @@ from kvib.types import BoolArray, FloatArray, IntArray
 
 
 def running(values: FloatArray) -> FloatArray:
-    """Their sum, and beside it what rounding lost of it, [2]."""
+    """The running sum of these values, [2]: the rounded sum, and its rounding error."""
     parts = np.zeros(2)
     add(parts, values)
     return parts
 
 
 def add(parts: FloatArray, values: FloatArray) -> None:
-    """Add each of these values to a running sum, [2]; negative ones are taken away."""
+    """Add each of these values, which may be negative, to a running sum, [2]."""
     _add_all(parts, values)
 
 
@@ -30,7 +31,10 @@ def add_at(sums: FloatArray, at: IntArray, values: FloatArray) -> None:
 
 @kernel
 def take_at(sums: FloatArray, at: IntArray, values: FloatArray, last: BoolArray) -> None:
-    """Take each value from the sum in the column `at`; the last one leaves exactly 0."""
+    """Subtract each value from the sum in the column `at`.
+
+    A value marked in `last` is the only one left in its sum, which becomes exactly 0.
+    """
     for k in range(len(at)):
         _take(sums, at[k], values[k], last[k])
 
@@ -44,8 +48,10 @@ def change_at(
     target: IntArray,
     new: FloatArray,
 ) -> None:
-    """One after another, take an old value from the column `source`, where the last one leaves
-    exactly 0, and add the new one to the column `target`."""
+    """Move values between sums: subtract each from `source`, then add its new value to `target`.
+
+    An old value marked in `last` is the only one left in its sum, which becomes exactly 0.
+    """
     for k in range(len(source)):
         _take(sums, source[k], old[k], last[k])
         _add(sums, target[k], new[k])
@@ -53,6 +59,7 @@ def change_at(
 
 @kernel
 def _add_all(parts: FloatArray, values: FloatArray) -> None:
+    """Add each value to one running sum, [2]."""
     total, lost = parts[0], parts[1]
     for k in range(len(values)):
         total, less = _plus(total, values[k])
@@ -62,6 +69,7 @@ def _add_all(parts: FloatArray, values: FloatArray) -> None:
 
 @kernel
 def _take(sums: FloatArray, at: int, x: float, last: bool) -> None:
+    """Subtract one number from the sum in a column, or set the sum to 0 if it was the last."""
     if last:
         sums[0, at] = sums[1, at] = 0.0
     else:
@@ -77,7 +85,7 @@ def _add(sums: FloatArray, at: int, x: float) -> None:
 
 @kernel
 def _plus(before: float, x: float) -> tuple[float, float]:
-    """Knuth's exact sum of two numbers: the rounded sum, and what rounding lost."""
+    """Knuth's exact sum of two numbers: the rounded sum, and its rounding error."""
     after = before + x
     part = after - before
     return after, (before - (after - part)) + (x - part)

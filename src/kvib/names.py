@@ -1,4 +1,4 @@
-"""The one table where names become objects."""
+"""The tables in which names become policies, procedures and other configurations."""
 
 import ast
 import difflib
@@ -12,12 +12,14 @@ from kvib.estimators import difference, guard, memory
 POLICIES: dict[str, type[policies.Policy[Any]]] = {
     name: policy for name, policy in vars(policies.catalogue).items() if not name.startswith("_")
 }
+"""The policies of kvib by name."""
 
 PROCEDURES: dict[str, procedures.Procedure] = {
     name: procedure
     for name, procedure in vars(procedures.catalogue).items()
     if not name.startswith("_")
 }
+"""The procedures of kvib by name."""
 
 CONFIGURATIONS: dict[str, Callable[..., Any]] = {
     cls.__name__: cls
@@ -29,57 +31,57 @@ CONFIGURATIONS: dict[str, Callable[..., Any]] = {
         memory.LargestEntries,
     )
 }
-"""What else a state file may name."""
+"""The other classes that a state file may name."""
 
 
 def chosen(table: Mapping[str, Any], name: str, kind: str) -> Any:
-    """An entry of a table by its name, whatever its case."""
-    lower = {known.lower(): value for known, value in table.items()}
+    """The entry of a table with this name, in upper or lower case. `kind` is for errors."""
+    lower = {entry.lower(): value for entry, value in table.items()}
     if name.lower() not in lower:
         raise ValueError(f"{kind} {name!r} is not one of {', '.join(table)}{_meant(table, name)}")
     return lower[name.lower()]
 
 
 def policy(words: str) -> policies.Policy[Any]:
-    """One of kvib's policies as its repr says it: "Forecast", "KVib(rounds=500)"."""
+    """The policy that a text describes as its repr does: "Forecast", "KVib(rounds=500)"."""
     return cast(policies.Policy[Any], made(POLICIES, words, "policy"))
 
 
 def made(table: Mapping[str, Any], words: str, kind: str) -> Any:
-    """A frozen configuration as its repr says it, of the kinds in a table."""
+    """The configuration that a text describes as its repr does, of a class in a table."""
     try:
-        said = ast.parse(words.strip(), mode="eval").body
+        expression = ast.parse(words.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise _unreadable(words, kind) from error
-    call = said if isinstance(said, ast.Call) else ast.Call(said, [], [])
+    call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
     if not isinstance(call.func, ast.Name) or call.args:
         raise _unreadable(words, kind)
-    wanted = chosen(table, call.func.id, kind)
-    options = dict(_option(wanted, word, f"{kind} {words!r}") for word in call.keywords)
+    cls = chosen(table, call.func.id, kind)
+    options = dict(_option(cls, word, f"{kind} {words!r}") for word in call.keywords)
     try:
-        return wanted(**options)
+        return cls(**options)
     except TypeError as error:
         raise ValueError(f"{kind} {words!r}: {error}") from error
 
 
 def as_policy(given: policies.Policy[Any] | str) -> policies.Policy[Any]:
-    """A policy, or the one that a text names."""
+    """A policy as it is given, or the policy that a text describes."""
     return policy(given) if isinstance(given, str) else given
 
 
 def as_procedure(given: procedures.Procedure | str | None) -> procedures.Procedure | None:
-    """A procedure, or the one that a text names; None: the policy's own."""
+    """A procedure as it is given, or the procedure that a text names; None stays None."""
     if not isinstance(given, str):
         return given
     return cast(procedures.Procedure, chosen(PROCEDURES, given, "procedure"))
 
 
-def _option(made: Any, word: ast.keyword, words: str) -> tuple[str, Any]:
-    """A name and a number, of those that this policy or rule takes."""
-    known, name = [field.name for field in fields(made)], str(word.arg)
-    if name not in known:
-        only = f"only {', '.join(known)}{_meant(known, name)}" if known else "it has none"
-        raise ValueError(f"{words}: {made.__name__} has no option {name}, {only}")
+def _option(cls: Any, word: ast.keyword, words: str) -> tuple[str, Any]:
+    """The name and the value of one option of this class. `words` is for errors."""
+    options, name = [field.name for field in fields(cls)], str(word.arg)
+    if name not in options:
+        only = f"only {', '.join(options)}{_meant(options, name)}" if options else "it has none"
+        raise ValueError(f"{words}: {cls.__name__} has no option {name}, {only}")
     try:
         return name, ast.literal_eval(word.value)
     except (TypeError, ValueError) as error:
@@ -88,11 +90,12 @@ def _option(made: Any, word: ast.keyword, words: str) -> tuple[str, Any]:
 
 
 def _unreadable(words: str, kind: str) -> ValueError:
+    """The error for a text that is not a name with options."""
     return ValueError(f"{kind} {words!r} cannot be read: write a name, or Name(option=number, …)")
 
 
-def _meant(known: Iterable[str], given: str) -> str:
-    """What was probably meant, as the end of a line."""
-    lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(given.lower(), lower, 1)
+def _meant(names: Iterable[str], wrong: str) -> str:
+    """The end of an error that suggests the name most like the wrong one, if there is one."""
+    lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(wrong.lower(), lower, 1)
     return f"; did you mean {lower[near[0]]}?" if near else ""

@@ -1,6 +1,6 @@
-"""The combination that the measurements support."""
+"""The combination of policy, procedure and guard that the measurements support."""
 
-from __future__ import annotations  # so that help() shows names, not what they stand for
+from __future__ import annotations  # so that help() shows the names of types, not their contents
 
 import os
 from typing import Any, overload
@@ -37,25 +37,31 @@ def recommended(
     journal: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Sampler | Journalled:
-    """Forecast norms, draw exactly `budget` clients balanced on sketches, guard against spikes.
+    """Return the sampler that the measurements recommend.
 
-    The population is fixed: where clients join and leave, use `Sampler(Forecast(), weights,
-    budget)`.
-    Use it with `step`, which shows it the updates themselves:
+    It forecasts norms (`Forecast`), draws exactly `budget` clients (`balanced`, on sketches of
+    their last updates), and bounds what one client can add to a step (`Guard`). Call `step`, which
+    shows the updates to the sampler, instead of `estimate` and `update`.
+
+    The population is fixed. Where clients join and leave, use
+    `Sampler(Forecast(), weights, budget)`.
+
+    Args:
+        weights: λ of every client: any positive numbers, for example data sizes.
+        budget: The number of clients per round.
+        remember: Whether to keep the last update of every client, which takes N·d numbers, and to
+            sample differences only (`Difference`). The gain is large where clients return often
+            and differ persistently.
+        journal: The path of a file that the sampler lives in, as `journalled` describes. The
+            sampler is begun there, or continued. None means that there is no file.
+        options: Further options of `Sampler`, and with a journal `snapshot_every` and `keep`.
 
     Examples:
         >>> import numpy as np, kvib
         >>> sampler = kvib.recommended(weights=[30, 10, 60, 20], budget=2, seed=1)
         >>> cohort = sampler.draw()
-        >>> d = sampler.step(cohort, updates=np.ones((len(cohort), 8)))    # also learns
-
-    Args:
-        weights: λ of every client, any positive numbers (data sizes, say).
-        budget: clients per round.
-        remember: also keep every client's last update, N·d numbers, and sample differences only:
-            a large gain where clients return often and differ persistently.
-        journal: a file in which it lives, as `journalled` says; begun there, or continued.
-        options: of `Sampler`.
+        >>> sampler.step(cohort, updates=np.ones((len(cohort), 3)))    # also learns
+        array([1., 1., 1.])
     """
     defaults: dict[str, Any] = {
         "policy": Forecast(),
@@ -64,8 +70,9 @@ def recommended(
         "guard": Guard(),
         "sketch": 32,
     }
-    given = {"weights": weights, "budget": budget, **options}
+    options = {"weights": weights, "budget": budget, **options}
     if journal is not None:
-        schedule = {name: given.pop(name) for name in ("snapshot_every", "keep") if name in given}
-        return opened(journal, given, defaults, **schedule)
-    return Sampler(**{**defaults, **given})
+        names = ("snapshot_every", "keep")
+        schedule = {name: options.pop(name) for name in names if name in options}
+        return opened(journal, options, defaults, **schedule)
+    return Sampler(**{**defaults, **options})

@@ -1,4 +1,4 @@
-"""Arrays by the numbers that they hold, and keys of clients."""
+"""Types that all of kvib shares: arrays by the kind of their numbers, tensors, and client keys."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, overload
@@ -10,17 +10,18 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Arrays = dict[str, NDArray[Any]]
-"""A state on its way to a file."""
+"""Arrays by name, as a file holds them."""
 Scores = Callable[[IntArray], FloatArray]
-"""From ids, [m], to one number for each of these clients, [m]."""
+"""A function from ids, [m], to the scores of these clients, [m]."""
 Key = str | int
-"""What a client is called."""
+"""The name that the user gives to a client."""
 
 
 class Tensor(Protocol):
-    """A NumPy array or a torch tensor: what kvib asks of both alike.
+    """A NumPy array or a torch tensor.
 
-    `kvib.estimators.tensors` has the rest, where the two differ.
+    The protocol lists the operations that both have in the same form. Operations in which the two
+    differ are in `kvib.estimators.tensors`.
     """
 
     @property
@@ -33,7 +34,7 @@ class Tensor(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """The kind of number, NumPy's or torch's own object."""
+        """The type of the numbers, as an object of NumPy or of torch."""
 
     @property
     def T(self) -> "Tensor":
@@ -54,10 +55,10 @@ class Tensor(Protocol):
     def __gt__(self, other: Any, /) -> Any: ...
 
     def reshape(self, shape: Any, /) -> "Tensor":
-        """The same numbers in another shape."""
+        """Return the numbers in another shape."""
 
     def clip(self, low: Any, high: Any, /) -> Any:
-        """Numbers below `low` raised to it, those above `high` lowered."""
+        """Raise numbers below `low` to `low`, and lower numbers above `high` to `high`."""
 
     @overload
     def sum(self) -> Any: ...

@@ -1,3 +1,3 @@
-"""The version of kvib, read by the build too."""
+"""The version of kvib. The build reads it from here too."""
 
 __version__ = "0.2.0"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvib
-from kvib.policies import forecast
+from kvib.policies import log_norms
 from kvib.sim import LinearEngine, LocalSGD, Simulation, synthetic
 
 
@@ -207,9 +207,9 @@ def test_hundreds_of_rounds_in_which_norms_wander(procedure):
 def test_refits_are_few_for_every_client_drawn(monkeypatch):
     """However fast norms move: at most 16 clients scored for one that was drawn."""
     rng, scored = np.random.default_rng(0), []
-    score = forecast._score
+    rescore = log_norms.rescore
     monkeypatch.setattr(
-        forecast, "_score", lambda s, ids, t: scored.append(len(ids)) or score(s, ids, t)
+        log_norms, "rescore", lambda s, ids, t: scored.append(len(ids)) or rescore(s, ids, t)
     )
     sampler = kvib.Sampler(kvib.Forecast(), np.ones(2000), 5, kvib.independent, seed=0)
     drawn = 0

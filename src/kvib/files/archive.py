@@ -1,7 +1,7 @@
-"""Named arrays in one `.npz`: written in one pass, and read without trust in what it claims.
+"""Named arrays in one `.npz` file: written in one pass, and read without trust in its contents.
 
-NumPy reads such files too. It believes their directory, though: an entry that damage hides is not
-missed, and an array is as large as it says it is.
+NumPy reads these files too, but it trusts their directory. It does not notice an entry that damage
+hides, and it allocates an array of whatever size the entry claims.
 """
 
 import math
@@ -17,13 +17,19 @@ from kvib.files.intact import demand
 from kvib.types import Arrays
 
 SUFFIX = ".npy"
+"""The end of an entry's name in the file."""
 CHUNK = 1 << 18
-"""Bytes that are copied together."""
+"""Bytes that are read at once."""
 RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1100}
-"""Bytes that are made of one at the most: what deflate makes of one is 1,032."""
+"""The most bytes that one byte of a file can unpack to. For deflate the true limit is 1,032."""
 _END = b"PK\5\6"
+"""The first bytes of the last record of a zip file, which counts the entries."""
 _END_SIZE = 22
+"""The length of that record in bytes."""
+_COUNT_AT = slice(10, 12)
+"""The place of the count in that record."""
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+"""Readers of the headers of `.npy`, by version of that format."""
 
 
 def write(
@@ -32,9 +38,15 @@ def write(
     last: Callable[[dict[str, int]], Arrays],
     compressed: bool = False,
 ) -> None:
-    """Arrays, then those that `last` makes of the checksums of the first.
+    """Write arrays, and after them the arrays that depend on their checksums.
 
-    The checksum of an array is the CRC-32 of its entry: of dtype, shape and bytes.
+    The checksum of an array is the CRC-32 of its entry, which holds dtype, shape and numbers.
+
+    Args:
+        file: The file to write to.
+        arrays: The first arrays, by name.
+        last: A function from the checksums of the first arrays to the last arrays.
+        compressed: Whether the file is compressed.
     """
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", method) as archive:
@@ -46,23 +58,25 @@ def write(
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    """Write one array as an entry."""
     with archive.open(f"{name}{SUFFIX}", "w", force_zip64=True) as entry:
         npy.write_array(entry, array, allow_pickle=False)
 
 
 def _name(info: zipfile.ZipInfo) -> str:
+    """The name of the array in an entry."""
     return info.filename.removesuffix(SUFFIX)
 
 
 class Archive:
-    """The entries of a file, each unpacked when it is asked for; close it after use.
+    """The arrays of a file, each unpacked when it is read. Close the archive after use.
 
     Args:
-        file: open for reading, from its beginning.
+        file: The file, open for reading from its beginning.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        count, room = _counted(file), file.seek(0, 2)
+        count, left = _counted(file), file.seek(0, 2)
         self._zip = zipfile.ZipFile(file)
         entries = self._zip.infolist()
         demand(len(entries) == count, "its directory hides entries")
@@ -73,15 +87,15 @@ class Archive:
                 info.filename.endswith(SUFFIX) and info.compress_type in RATIOS,
                 f"{info.filename!r} is not an array",
             )
-            room -= info.compress_size
+            left -= info.compress_size
             demand(
-                room >= 0 and info.file_size <= RATIOS[info.compress_type] * info.compress_size,
+                left >= 0 and info.file_size <= RATIOS[info.compress_type] * info.compress_size,
                 f"{info.filename!r} claims more than the file holds",
             )
 
     @property
     def checksums(self) -> dict[str, int]:
-        """CRC-32 of every entry, as the directory says it."""
+        """The CRC-32 of every entry according to the directory, by name of the array."""
         return {name: info.CRC for name, info in self._entries.items()}
 
     @property
@@ -90,35 +104,42 @@ class Archive:
         return any(info.compress_type != zipfile.ZIP_STORED for info in self._entries.values())
 
     def read(self, name: str, most: float = math.inf) -> NDArray[Any]:
-        """One array, of at most this number of bytes, which match its checksum."""
+        """Read one array, and compare it with its checksum.
+
+        Args:
+            name: The name of the array.
+            most: The largest size of its entry in bytes. A larger one is refused.
+        """
         info = self._entries[name]
         demand(info.file_size <= most, f"{name} is {info.file_size} bytes long")
         with self._zip.open(info) as entry:
-            shape, turned, dtype = _HEADERS[npy.read_magic(entry)](entry)
+            # The header claims a shape: refuse it before memory is allocated for it.
+            shape, fortran_order, dtype = _HEADERS[npy.read_magic(entry)](entry)
             demand(dtype.kind in "biufU", f"{name} is an array of {dtype}, not of numbers")
             size = math.prod(shape) * dtype.itemsize
             demand(
                 min(shape, default=0) >= 0 and entry.tell() + size == info.file_size,
                 f"{name} of shape {shape} is not as large as its entry",
             )
-            array = np.empty(shape[::-1] if turned else shape, dtype)
+            # Read the numbers chunk by chunk.
+            array = np.empty(shape[::-1] if fortran_order else shape, dtype)
             flat = array.reshape(-1).view(np.uint8)
             for start in range(0, size, CHUNK):
                 part = flat[start : start + CHUNK]
                 piece = entry.read(len(part))
                 demand(len(piece) == len(part), f"{name} ends too early")
                 part[:] = np.frombuffer(piece, np.uint8)
-            entry.read(1)  # the end, where the checksum is compared
-        return array.T if turned else array
+            entry.read(1)  # at the end of an entry zipfile compares the checksum
+        return array.T if fortran_order else array
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the directory. The file itself stays open."""
         self._zip.close()
 
 
 def _counted(file: BinaryIO) -> int:
-    """Entries of the directory, as the last record of the file counts them."""
+    """The number of entries according to the last record of the file."""
     file.seek(-min(_END_SIZE, file.seek(0, 2)), 2)
     end = file.read()
     demand(end.startswith(_END), "its directory has no end")
-    return int.from_bytes(end[10:12], "little")
+    return int.from_bytes(end[_COUNT_AT], "little")

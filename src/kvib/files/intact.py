@@ -1,7 +1,7 @@
-"""What a file must say before a part of a sampler believes it.
+"""Checks of what was read from a file, before a part of a sampler takes it over.
 
-Checksums show that a file says what was written. They do not show that a sampler wrote it: each
-part refuses what it could not have packed, and the error names the array.
+Checksums show that a file is as it was written. They do not show that a sampler wrote it. So each
+part refuses values that it cannot have written, and the error names the array.
 """
 
 import math
@@ -16,11 +16,11 @@ from kvib.types import IntArray
 _LARGEST = float(np.finfo(np.float64).max)
 _SMALLEST = math.ulp(0.0)
 CLOSE = 1e-6
-"""How far sums that were kept up to date may be from sums made afresh."""
+"""The largest relative difference between a running sum and the sum computed anew."""
 
 
 def demand(condition: Any, complaint: str) -> None:
-    """Refuse a file, for this reason, unless the condition holds."""
+    """Refuse a file with this complaint, unless the condition holds."""
     if not condition:
         raise ValueError(complaint)
 
@@ -28,28 +28,39 @@ def demand(condition: Any, complaint: str) -> None:
 def names(
     part: str, arrays: Collection[str], needed: Iterable[str], optional: Iterable[str] = ()
 ) -> None:
-    """Refuse a part of a file that lacks one of its arrays, or has one that it does not know."""
+    """Refuse a part of a file that lacks an array, or has an unknown one.
+
+    Args:
+        part: The name of the part, for errors.
+        arrays: The names of its arrays in the file.
+        needed: The names that it must have.
+        optional: The names that it may have.
+    """
     prefix = f"{part}." if part else ""
-    there, wanted = ({f"{prefix}{name}" for name in given} for given in (arrays, needed))
-    known = wanted | {f"{prefix}{name}" for name in optional}
-    missing, more = sorted(wanted - there), sorted(there - known)
+    there, wanted = ({f"{prefix}{name}" for name in some} for some in (arrays, needed))
+    allowed = wanted | {f"{prefix}{name}" for name in optional}
+    missing, more = sorted(wanted - there), sorted(there - allowed)
     demand(not missing, f"{', '.join(missing)} is missing")
     demand(not more, f"{', '.join(more)} is not known to this kvib")
 
 
 class Range(NamedTuple):
-    """Numbers that a field can hold; finite ones, unless it says otherwise."""
+    """The numbers that a field can hold: by default all finite numbers."""
 
     words: str = "finite"
+    """The range in words, for errors."""
     low: float = -_LARGEST
+    """The smallest number."""
     high: float = _LARGEST
+    """The largest number."""
     unknown: bool = False
-    """Whether NaN may stand for what is not known yet."""
+    """Whether the field may be NaN, which means that its value is not known yet."""
     whole: bool = False
+    """Whether the numbers are integers."""
 
 
 def or_unknown(allowed: Range) -> Range:
-    """These numbers, or NaN where there is none yet."""
+    """The numbers of a range, and NaN for a value that is not known yet."""
     return allowed._replace(words=f"{allowed.words}, or not known yet", unknown=True)
 
 
@@ -57,19 +68,19 @@ FINITE = Range()
 NOT_NEGATIVE = Range("at least 0", low=0.0)
 POSITIVE = Range("positive", low=_SMALLEST)
 ORDINARY = Range("of ordinary size", low=-1e18, high=1e18)
-"""Numbers whose squares and products are numbers too."""
+"""Numbers whose squares and products are finite."""
 COUNT = Range("whole and at least 0", low=0.0, whole=True)
 
 
 def within(name: str, values: Any, allowed: Range) -> None:
-    """Refuse numbers outside their range."""
-    given = np.asarray(values)
-    if given.dtype.kind not in ("iu" if allowed.whole else "biuf"):
-        raise ValueError(f"{name} is {given.dtype}, and must be {allowed.words}")
-    if given.size == 0:
+    """Refuse numbers that are outside of their range."""
+    array = np.asarray(values)
+    if array.dtype.kind not in ("iu" if allowed.whole else "biuf"):
+        raise ValueError(f"{name} is {array.dtype}, and must be {allowed.words}")
+    if array.size == 0:
         return
     least, most = (np.fmin, np.fmax) if allowed.unknown else (np.minimum, np.maximum)
-    low, high = float(least.reduce(given, axis=None)), float(most.reduce(given, axis=None))
+    low, high = float(least.reduce(array, axis=None)), float(most.reduce(array, axis=None))
     if allowed.unknown and math.isnan(low):
         return
     if not (allowed.low <= low and high <= allowed.high):  # NaN fails too
@@ -77,7 +88,7 @@ def within(name: str, values: Any, allowed: Range) -> None:
 
 
 def shaped(name: str, array: NDArray[Any], shape: tuple[int, ...], kinds: str = "f") -> None:
-    """Refuse an array of another shape or kind of number."""
+    """Refuse an array of another shape, or with a dtype whose kind is not one of `kinds`."""
     if array.shape != shape or array.dtype.kind not in kinds:
         raise ValueError(
             f"{name} is {array.dtype} of shape {array.shape}, and must be of shape {shape}"
@@ -85,12 +96,15 @@ def shaped(name: str, array: NDArray[Any], shape: tuple[int, ...], kinds: str = 
 
 
 def each(name: str, array: NDArray[Any], clients: int, size: int) -> None:
-    """Refuse an array that has not a row of this size for each client; no rows if that is 0."""
+    """Refuse an array that does not have one row of this size per client.
+
+    If the size is 0, the number of rows does not matter.
+    """
     shaped(name, array, (clients if size else len(array), size))
 
 
 def ids(name: str, array: NDArray[Any], clients: int) -> IntArray:
-    """Ids of different clients, each below this number of them; refused if they are not."""
+    """The ids in an array, which must be different and below the number of clients."""
     shaped(name, array, (array.size,), "iu")
     within(name, array, Range(f"ids below {clients}", 0.0, clients - 1.0, whole=True))
     found = array.astype(np.int64)
@@ -100,7 +114,7 @@ def ids(name: str, array: NDArray[Any], clients: int) -> IntArray:
 
 
 def close(name: str, value: float, truth: float) -> None:
-    """Refuse a sum that was kept up to date and is not that of its parts."""
+    """Refuse a running sum that is not close to the sum of its parts."""
     demand(
         math.isclose(value, truth, rel_tol=CLOSE),  # NaN fails too
         f"{name} is {value}, and its parts sum to {truth}",
@@ -108,20 +122,20 @@ def close(name: str, value: float, truth: float) -> None:
 
 
 def said(about: Mapping[str, Any], needed: Collection[str]) -> None:
-    """Refuse a header that leaves out what it must say."""
+    """Refuse a header that lacks one of the needed entries."""
     missing = sorted(set(needed) - set(about))
     demand(not missing, f"its header does not say {', '.join(missing)}")
 
 
 def flag(about: Mapping[str, Any], name: str) -> bool:
-    """What a header answers with yes or no."""
+    """The value of a header's entry that must be true or false."""
     value = about[name]
     demand(isinstance(value, bool), f"{name} is {value!r}, and must be true or false")
     return bool(value)
 
 
 def number(about: Mapping[str, Any], name: str, allowed: Range = POSITIVE) -> Any:
-    """A number of a header."""
+    """The value of a header's entry that must be a number in this range."""
     value = about[name]
     demand(type(value) in (int, float), f"{name} is {value!r}, and must be {allowed.words}")
     within(name, value, allowed)

@@ -1,4 +1,4 @@
-"""The parts of a sampler on their way to a file and back."""
+"""How the parts of a sampler are written to a file and read back."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,13 +10,13 @@ class Saved(NamedTuple):
     """A sampler as a file holds it."""
 
     about: dict[str, Any]
-    """What the header says."""
+    """The entries of the header."""
     arrays: Arrays
-    """All arrays by their full names."""
+    """All arrays by their full names, for example "state.omega"."""
 
     @property
     def clients(self) -> int:
-        """The number of clients, those who left included."""
+        """The number of clients, departed ones included."""
         return len(self.arrays["weights"])
 
     @property
@@ -25,7 +25,7 @@ class Saved(NamedTuple):
         return int(self.about["round"])
 
     def part(self, name: str) -> Arrays:
-        """The arrays whose names begin with this word, without it."""
+        """The arrays of one part, by their names without the part's name in front."""
         return storage.part(self.arrays, name)
 
 
@@ -33,17 +33,20 @@ class Part:
     """A part of a sampler that packs and restores itself, so that saving is a loop over parts."""
 
     HEADER: ClassVar[tuple[str, ...]] = ()
-    """Entries of the header that this part writes."""
+    """The entries of the header that this part writes."""
     ARRAYS: ClassVar[tuple[str, ...]] = ()
-    """First words of the names of its arrays."""
+    """The first words of the full names of its arrays."""
 
     def about(self) -> dict[str, Any]:
-        """Its entries of the header."""
+        """The entries that this part writes into the header."""
         return {}
 
     def packed(self, clients: int) -> Arrays:
-        """Its arrays by their full names, without the room that is kept for later clients."""
+        """The arrays of this part by their full names, without spare entries."""
         return {}
 
     def restore(self, saved: Saved) -> None:
-        """Take over what `about` and `packed` wrote; a ValueError where they cannot have."""
+        """Restore this part from a file.
+
+        Values that `about` and `packed` cannot have written raise a ValueError.
+        """

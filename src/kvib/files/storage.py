@@ -1,4 +1,7 @@
-"""A state as one file of arrays: no pickle, every array listed and sealed, written atomically."""
+"""State files: arrays and a header in one file, without pickle, written atomically.
+
+The header lists every array with its checksum, and has a checksum of its own.
+"""
 
 import errno
 import json
@@ -20,58 +23,66 @@ from kvib.files.intact import demand, names
 from kvib.types import Arrays
 
 VERSION = 2
-"""Version 1 listed no arrays: what damage hid of them was not missed."""
+"""The version of the format. Version 1 did not list the arrays: lost ones went unnoticed."""
 
-MOST = 1 << 24
-"""Bytes of a header."""
+LARGEST_HEADER = 1 << 24
+"""The largest size of a header in bytes. A larger one is damage, and is not read into memory."""
 
-WAYS = {
+READERS = {
     "sampler": "kvib.Sampler.load(path) reads it",
     "simulation": "Simulation.run(rounds, folder), and `kvib simulate` with its folder as --out, "
     "go on from it",
     "task": "`kvib simulate` takes its name as that of a task",
     "rounds": "`kvib run` collects it",
 }
-"""What else kvib writes, and what it is good for."""
+"""The kinds of files that kvib writes, and the way to read each: the end of an error."""
 
 
 class OtherFileError(ValueError):
-    """A whole file, but of another kind or version, or saved with another policy."""
+    """Raised for an undamaged file of another kind or version, or saved with another policy."""
 
 
 def headed(kind: str, about: dict[str, Any], arrays: Arrays) -> Arrays:
-    """Arrays with a header that says what they are, and lists them: none can be lost unnoticed."""
-    said = {"format": f"kvib {kind}", "version": VERSION, **about, "arrays": sorted(arrays)}
-    return {"header": _sealed(said), **arrays}
+    """The arrays together with a header that describes and lists them.
+
+    Args:
+        kind: The kind of the file, for example "sampler".
+        about: The entries of the header.
+        arrays: The arrays by name.
+    """
+    fields = {"format": f"kvib {kind}", "version": VERSION, **about, "arrays": sorted(arrays)}
+    return {"header": _sealed(fields), **arrays}
 
 
-def _sealed(said: dict[str, Any]) -> NDArray[Any]:
-    """A header with its own checksum."""
-    return np.array(plain_json({**said, "crc": _crc(said)}))
+def _sealed(fields: dict[str, Any]) -> NDArray[Any]:
+    """A header with its checksum, as an array of one string."""
+    return np.array(plain_json({**fields, "crc": _crc(fields)}))
 
 
-def _crc(said: dict[str, Any]) -> int:
-    return crc32(plain_json(said).encode())
+def _crc(fields: dict[str, Any]) -> int:
+    """The checksum of a header."""
+    return crc32(plain_json(fields).encode())
 
 
-def plain_json(said: Any) -> str:
-    """JSON, also of NumPy's numbers."""
-    return json.dumps(said, default=lambda number: number.item())
+def plain_json(value: Any) -> str:
+    """The JSON of a value, which may contain numbers of NumPy."""
+    return json.dumps(value, default=lambda number: number.item())
 
 
 def write(path: str | os.PathLike[str], arrays: Arrays, compressed: bool = False) -> None:
-    """Replace the file at `path` as a whole; see `replacing`.
+    """Replace the file at `path` as a whole (see `replacing`).
 
     Args:
-        path: of the file.
-        arrays: what `headed` made. In the file the header lists the checksum of every array.
-        compressed: whether the file shall be small rather than quickly written.
+        path: The path of the file.
+        arrays: The result of `headed`. In the file the header lists the checksum of every array.
+        compressed: Whether a small file is more important than fast writing.
     """
-    said, others = json.loads(str(arrays["header"])), {**arrays}
-    del said["crc"], others["header"]
+    fields, others = json.loads(str(arrays["header"])), {**arrays}
+    del fields["crc"], others["header"]
 
     def header(sums: dict[str, int]) -> Arrays:
-        return {"header": _sealed({**said, "arrays": sums})}
+        """The header that lists these checksums."""
+        return {"header": _sealed({**fields, "arrays": sums})}
 
     with replacing(path) as file:
         archive.write(file, others, header, compressed)
@@ -79,10 +90,10 @@ def write(path: str | os.PathLike[str], arrays: Arrays, compressed: bool = False
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write that then takes the place of the one at `path`, as a whole and durably.
+    """A file to write, which then replaces the file at `path` as a whole and durably.
 
-    A reader of `path` sees the old file meanwhile. Only its owner can read the new one. A link
-    stays a link: what it points to is replaced.
+    Until then a reader of `path` sees the old file. Only its owner can read the new file. If `path`
+    is a link it stays a link, and the file that it points to is replaced.
     """
     path = Path(os.path.realpath(path))
     if not path.parent.is_dir():
@@ -101,12 +112,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def private(path: str | os.PathLike[str]) -> BinaryIO:
-    """A new file that only its owner can read, from the moment it is there."""
+    """A new file that only its owner can read from the moment it exists."""
     return open(path, "xb", opener=partial(os.open, mode=0o600))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the renaming durable, where the system lets one open a folder."""
+    """Make a renaming in a folder durable, on systems where a folder can be opened."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -119,42 +130,48 @@ def sync_folder(folder: Path) -> None:
 def read(
     path: str | os.PathLike[str], kind: str, parts: Collection[str], compressed: bool = False
 ) -> tuple[dict[str, Any], Arrays]:
-    """What `write` wrote, its header apart; a ValueError for any other file.
+    """The entries of the header and the arrays of a file that `write` wrote.
 
-    Names and checksums are compared with those that the header lists before an array is unpacked.
+    Any other file raises a ValueError. Names and checksums are compared with those in the header
+    before an array is unpacked.
 
     Args:
-        path: of the file.
-        kind: what it must be.
-        parts: first words of the names that its arrays may have.
-        compressed: whether files of this kind are.
+        path: The path of the file.
+        kind: The kind of file that it must be.
+        parts: The first words that names of arrays may have.
+        compressed: Whether files of this kind are compressed.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
     with whole(kind, path), open(path, "rb") as file:
         _refuse_others(file.read(16), kind)
-        with closing(Archive(file)) as entries:
-            sums = entries.checksums
+        with closing(Archive(file)) as found:
+            sums = found.checksums
             demand(sums.pop("header", None) is not None, "it has no header")
-            said, listed = _opened(entries.read("header", most=MOST), kind)
+            fields, listed = _opened(found.read("header", most=LARGEST_HEADER), kind)
             demand(listed is None or isinstance(listed, dict), "its header lists no checksums")
             _compare(listed, sums)
             unknown = [name for name in sums if name.partition(".")[0] not in parts]
             demand(not unknown, f"this kvib does not know its {', '.join(unknown)}")
-            demand(compressed or not entries.compressed, "it is compressed")
-            return said, {name: entries.read(name) for name in sums}
+            demand(compressed or not found.compressed, "it is compressed")
+            return fields, {name: found.read(name) for name in sums}
 
 
 @contextmanager
 def whole(kind: str, path: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Whatever is wrong with a file, and however that shows, is a ValueError with a way out."""
+    """Turn every error that damage can cause into a ValueError with a way out.
+
+    Args:
+        kind: The kind of the file that is read.
+        path: The path of the file, if there is one.
+    """
     try:
         yield
-    except Warning:  # of those who want warnings to be errors
+    except Warning:  # raised where a user turns warnings into errors
         raise
     except OtherFileError as error:
         raise OtherFileError(f"{error}" if path is None else f"{path}: {error}") from error
-    except Exception as error:  # no list of what damage can raise is complete
+    except Exception as error:  # no list of the exceptions that damage can cause is complete
         reason = error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
             f"{'this' if path is None else path} is not a whole kvib {kind} file ({reason}); use "
@@ -163,7 +180,7 @@ def whole(kind: str, path: str | os.PathLike[str] | None = None) -> Iterator[Non
 
 
 def _refuse_others(start: bytes, kind: str) -> None:
-    """By their first bytes."""
+    """Refuse files of other formats, which their first bytes show."""
     if start == b"SQLite format 3\0":
         raise OtherFileError(
             f"this is a journal, not a kvib {kind} file; kvib.journalled(path) goes on from it, "
@@ -173,41 +190,46 @@ def _refuse_others(start: bytes, kind: str) -> None:
 
 
 def unheaded(arrays: Arrays, kind: str) -> tuple[dict[str, Any], Arrays]:
-    """What `headed` put together; refused where an array is missing, or one too many is there."""
+    """The entries of the header and the other arrays, from the result of `headed`.
+
+    An array that the header does not list raises a ValueError, and so does a missing one.
+    """
     demand("header" in arrays, "it has no header")
-    said, listed = _opened(arrays["header"], kind)
+    fields, listed = _opened(arrays["header"], kind)
     others = {name: array for name, array in arrays.items() if name != "header"}
     _compare(listed, others)
-    return said, others
+    return fields, others
 
 
 def about(head: NDArray[Any], kind: str) -> dict[str, Any]:
-    """What the header of a file of this kind says, of this version or an earlier one."""
+    """The entries of the header of a file of this kind, in this version or an earlier one."""
     return _opened(head, kind)[0]
 
 
 def _opened(head: NDArray[Any], kind: str) -> tuple[dict[str, Any], Any]:
-    """What a header says, and the arrays that it lists; None in version 1, which listed none."""
-    said = json.loads(str(head))
-    demand(isinstance(said, dict), "its header is not one")
-    other, version = str(said.get("format")).removeprefix("kvib "), said.get("version")
+    """The entries of a header, and the arrays that it lists (None in version 1)."""
+    fields = json.loads(str(head))
+    demand(isinstance(fields, dict), "its header is not one")
+    other, version = str(fields.get("format")).removeprefix("kvib "), fields.get("version")
     if other != kind:
-        demand(other in WAYS, f"it does not say that it is a {kind}")
-        raise OtherFileError(f"this is a kvib {other} file, not a {kind} file; {WAYS[other]}")
+        demand(other in READERS, f"it does not say that it is a {kind}")
+        raise OtherFileError(f"this is a kvib {other} file, not a {kind} file; {READERS[other]}")
     if version not in (1, VERSION):
         raise OtherFileError(
             f"it has format version {version}, this kvib reads 1 and {VERSION}: install the kvib "
             "that wrote it"
         )
-    crc = said.pop("crc", None)
-    demand(crc == (None if version == 1 else _crc(said)), "its header does not match its checksum")
-    listed = said.pop("arrays", None)
+    crc = fields.pop("crc", None)
+    demand(
+        crc == (None if version == 1 else _crc(fields)), "its header does not match its checksum"
+    )
+    listed = fields.pop("arrays", None)
     demand((listed is None) == (version == 1), "its header does not list its arrays")
-    return said, listed
+    return fields, listed
 
 
 def _compare(listed: Any, there: Mapping[str, Any]) -> None:
-    """Refuse arrays, or their checksums, that are not those that a header lists."""
+    """Refuse arrays whose names or checksums differ from those that a header lists."""
     if listed is None:
         return
     missing, more = sorted(set(listed) - set(there)), sorted(set(there) - set(listed))
@@ -219,13 +241,20 @@ def _compare(listed: Any, there: Mapping[str, Any]) -> None:
 
 
 def pack(name: str, state: tuple[Any, ...]) -> Arrays:
-    """A NamedTuple of arrays and numbers as arrays."""
+    """The fields of a NamedTuple as arrays, named "name.field"."""
     fields: tuple[str, ...] = getattr(state, "_fields")  # noqa: B009 (NamedTuple is not a type)
     return {f"{name}.{field}": np.asarray(getattr(state, field)) for field in fields}
 
 
 def unpack(name: str, fresh: Any, arrays: Arrays, clients: int) -> Any:
-    """The NamedTuple that `pack` took apart, of the kind and for as many clients as a fresh one."""
+    """The NamedTuple whose fields `pack` has named.
+
+    Args:
+        name: The name that `pack` was given.
+        fresh: A state before the first round, of the same class and for the same clients.
+        arrays: The arrays of the file.
+        clients: The number of clients N.
+    """
     kind, saved = type(fresh), part(arrays, name)
     names(name, saved, kind._fields)
     values = {}
@@ -240,12 +269,12 @@ def unpack(name: str, fresh: Any, arrays: Arrays, clients: int) -> Any:
             raise ValueError(
                 f"{name}.{field} is {value.dtype} of shape {value.shape}, not of {clients} clients"
             )
-        # at least as wide as a fresh one: what is learned later must fit in
+        # A dtype at least as wide as in a fresh state, so that later values fit in.
         values[field] = value.astype(np.result_type(value, now), copy=False) if now.ndim else value
     return kind(**{field: v if v.ndim else v.item() for field, v in values.items()})
 
 
 def part(arrays: Arrays, name: str) -> Arrays:
-    """The arrays of one part of a file, by their own names."""
+    """The arrays of one part of a file, by their names without the part's name in front."""
     prefix = f"{name}."
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""The oracle's probabilities from secure sums alone."""
+"""The oracle's probabilities, computed from secure sums alone."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,29 @@ from kvib.types import FloatArray
 
 @dataclass(frozen=True)
 class AOCS(Optimal):
-    """Approximates the oracle so that the server sees only sums over clients.
+    """Draw almost as the oracle does, where the server sees only sums over clients.
 
-    p = min(1, Kπ/Σπ); then, up to `steps` times, the I clients below 1 share what is missing:
-    C = (K − N + I)/P with P their Σp, p ← min(1, C·p), until C ≤ 1. Σp may stay a little below K,
-    by design: the estimate is unbiased all the same.
+    Each client computes its own probability from sums over all clients, which secure aggregation
+    can provide. All clients must train first, as for `Optimal`.
 
-    Chen, Horváth and Richtárik, "Optimal client sampling for federated learning", 2020, Alg. 2.
+    p = min(1, Kπ/Σπ), and then up to `steps` times p ← min(1, C·p) for the I clients below 1, which
+    share what is missing: C = (K − N + I)/P, where P is their Σp. It stops at C ≤ 1. Σp may stay a
+    little below K, by design. The estimate is unbiased all the same.
+
+    Args:
+        steps: The largest number of corrections by C.
+
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.AOCS(steps=0), weights=[1, 1, 1, 1], budget=2, seed=0)
+        >>> sampler.probabilities(norms=[1, 2, 4, 8]).round(3)
+        array([0.133, 0.267, 0.533, 1.   ])
+        >>> sampler = kvib.Sampler(kvib.AOCS(), weights=[1, 1, 1, 1], budget=2, seed=0)
+        >>> sampler.probabilities(norms=[1, 2, 4, 8]).round(3)
+        array([0.143, 0.286, 0.571, 1.   ])
+
+    References:
+        Chen, Horváth and Richtárik, "Optimal client sampling for federated learning", 2020, Alg. 2.
     """
 
     steps: int = 4
@@ -28,7 +44,15 @@ class AOCS(Optimal):
     def solve(
         self, scores: FloatArray, budget: float, floor: float, cap: float, cost: FloatArray | None
     ) -> FloatArray:
-        """Iterate min(1, C·p)."""
+        """Repeat p ← min(1, C·p), and return the expected counts, [m].
+
+        Args:
+            scores: The scores of the clients that can be drawn, [m].
+            budget: The sum K of the expected counts.
+            floor: The smallest expected count, which does not matter here.
+            cap: The largest expected count.
+            cost: The price of drawing each client, which must be None.
+        """
         if cost is not None:
             raise ValueError("AOCS counts clients, not their costs; use Optimal")
         relative = scores / scores.max()

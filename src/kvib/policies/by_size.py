@@ -1,4 +1,4 @@
-"""In proportion to the weights."""
+"""The policy that draws in proportion to the weights."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -10,17 +10,31 @@ from kvib.types import FloatArray, IntArray
 
 
 class BySizeState(NamedTuple):
-    """What by-size sampling knows."""
+    """The weights, which are all that the policy knows."""
 
     weight: FloatArray
+    """λ of every client, [N]."""
 
 
 @dataclass(frozen=True)
 class BySize(Policy[BySizeState]):
-    """Larger clients more often: p ∝ λ.
+    """Draw each client in proportion to its weight.
 
-    Optimal where all updates have the same norm, and the best guess before any was seen. With
-    replacement, as published, every draw counts 1/K whoever it is (Li et al. 2020, scheme I).
+    This is optimal where all updates have the same norm, and it is the best guess before any norm
+    is known. It learns nothing.
+
+    p ∝ λ.
+
+    With replacement, as published, every draw has the coefficient 1/K, whichever client it is.
+
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.BySize(), weights=[30, 10, 60], budget=2, seed=0)
+        >>> sampler.probabilities()                     # expected counts of two draws
+        array([0.6, 0.2, 1.2])
+
+    References:
+        Li et al. 2020, scheme I.
     """
 
     procedure: ClassVar = with_replacement
@@ -29,20 +43,42 @@ class BySize(Policy[BySizeState]):
     ranges: ClassVar = {"weight": POSITIVE}
 
     def start(self, setting: Setting) -> BySizeState:
-        """Remember the weights."""
+        """Start with a copy of the weights.
+
+        Args:
+            setting: The weights of the sampler.
+        """
         return BySizeState(setting.weights.copy())
 
     def scores(self, state: BySizeState, ids: IntArray) -> FloatArray:
-        """s = λ."""
+        """Return s = λ.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients, [m].
+        """
         return state.weight[ids]
 
     def enter(self, state: BySizeState, ids: IntArray, weights: FloatArray) -> BySizeState:
-        """Remember the weights."""
+        """Store the weights of new clients.
+
+        Args:
+            state: The state, whose array already has entries for the new clients.
+            ids: The ids of the new clients.
+            weights: λ of each.
+        """
         state.weight[ids] = weights
         return state
 
     def reweigh(
         self, state: BySizeState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> BySizeState:
-        """Remember the new weights."""
+        """Store new weights.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients whose weights changed.
+            weights: The new λ of each.
+            ratio: The new λ divided by the old λ, which is not needed.
+        """
         return self.enter(state, ids, weights)

@@ -1,7 +1,7 @@
-"""Every policy of kvib, one line each.
+"""The list of kvib's policies, one line each.
 
-`kvib.X`, `kvib.policies.X`, the names in state files and experiments, the contract of the tests and
-the reference page follow from this list.
+Everything else follows from this list: `kvib.X`, `kvib.policies.X`, the names in state files and
+experiments, the tests that every policy must pass, and the reference page.
 """
 
 from kvib.policies.aocs import AOCS as AOCS

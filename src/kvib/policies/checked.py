@@ -1,4 +1,4 @@
-"""Policies and procedures as a user gives them: checked once, at the border."""
+"""Checks of the policies and procedures that users give to a sampler."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from kvib.procedures import Procedure, without_replacement
 
 
 def checked_policy(policy: Any) -> Policy[Any]:
-    """A policy that has what every policy needs."""
+    """The policy itself, if it has the members that every policy needs."""
     if isinstance(policy, type):
         raise ValueError(f"policy {policy.__name__} is a class; write {policy.__name__}()")
     if not isinstance(policy, Policy):
@@ -34,14 +34,15 @@ def checked_policy(policy: Any) -> Policy[Any]:
 
 
 def _check_lasting(policy: Policy[Any]) -> None:
-    """Refuse `lasting` scores that can be 0, and a floor, which an index does not have.
+    """Refuse `lasting` scores that can be 0, and exploration by a floor, which an index cannot do.
 
-    Tried on two clients before the first round, since no later round looks at all clients. A policy
-    that cannot be tried on two passes: the index checks every score that it is given.
+    The policy is tried on two clients before the first round, since no later round looks at all
+    clients. A policy that fails on two clients is accepted: the index checks every score that it
+    gets.
     """
     try:
         floor, least = _tried(policy)
-    except Exception:  # it is made for its own clients, and may ask anything of them
+    except Exception:  # a policy may need the clients that it was written for
         return
     if floor > 0:
         raise ValueError(
@@ -57,8 +58,10 @@ def _check_lasting(policy: Policy[Any]) -> None:
 
 
 def _tried(policy: Policy[Any]) -> tuple[float, float]:
-    """The largest floor and the least score of two clients: neither shows anything, then one of
-    them does."""
+    """The largest floor and the least score in two rounds of two clients.
+
+    Both clients answer with a norm of 0 in the first round, and one of them in the second.
+    """
     both, once, halves = np.arange(2), np.ones(2, np.int64), np.full(2, 0.5)
     state = policy.start(Setting(halves, 1.0, policy.procedure.cap, np.empty((2, 0))))
     floor, least = 0.0, np.inf
@@ -73,19 +76,19 @@ def _tried(policy: Policy[Any]) -> tuple[float, float]:
 
 
 def checked_procedure(procedure: Any, policy: Policy[Any], priced: bool = False) -> Procedure:
-    """A procedure that can give this policy's probabilities; the policy's own by default.
+    """The procedure to draw with, which must suit the policy's probabilities.
 
     Args:
-        procedure: as given.
-        policy: that it draws for.
-        priced: whether clients have costs, which make probabilities differ.
+        procedure: The procedure that the user gave. None means the default of the policy.
+        policy: The policy that it draws for.
+        priced: Whether clients have costs, which make probabilities differ.
     """
     chosen = policy.procedure if procedure is None else procedure
     if not isinstance(chosen, Procedure):
-        known = isinstance(chosen, str) and hasattr(procedures.catalogue, chosen)
+        is_name = isinstance(chosen, str) and hasattr(procedures.catalogue, chosen)
         raise ValueError(
             f"procedure {short(chosen)} is not a procedure; write "
-            f"kvib.{chosen if known else 'pivotal'}" + ("" if known else ", say")
+            f"kvib.{chosen if is_name else 'pivotal'}" + ("" if is_name else ", say")
         )
     if chosen is without_replacement and not policy.equal:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Multi-armed bandit sampling."""
+"""Multi-armed bandit sampling: exponential weights."""
 
 import math
 from dataclasses import dataclass
@@ -14,33 +14,50 @@ from kvib.procedures import with_replacement
 from kvib.types import FloatArray, IntArray
 
 LARGEST_STEP = float(np.finfo(np.float64).max) / 4
-"""The only bound of a step: floats end there. Where `mix` is at least 1e-12 no feedback that a
-sampler takes in comes near it."""
+"""The only bound on a step: it keeps floats finite. If `mix` is at least 1e-12, no feedback that a
+sampler accepts comes near it."""
 
 
 class MabsState(NamedTuple):
-    """Exponential weights, as logarithms."""
+    """The exponential weights, as logarithms."""
 
     log_weight: FloatArray
+    """log w of every client, [N]."""
     peak: float
-    """The largest log weight: weights only grow, so it is known without a search. Where it leaves
-    the finite numbers all are lowered, since only their differences matter."""
+    """The largest log weight. Weights only grow, so that it is known without a search. Before it
+    overflows all log weights are lowered, since only their differences matter."""
     largest_loss: float
-    """L = G²; NaN until the first feedback."""
+    """L = G²; NaN before the first feedback."""
 
 
 @dataclass(frozen=True)
 class Mabs(Policy[MabsState]):
-    """Exponential weights: u = (1−η)·softmax(log w) + η/N, log w_i += δ·count·π²/u_i³.
+    """Draw clients by exponential weights, which grow with the updates that they send.
 
-    δ = η²√(ln N/(T N⁵))/L with L = G².
+    Each client is the arm of a bandit, and a large update is a large reward. A mixture with uniform
+    ones keeps all probabilities positive.
+
+    u = (1−η)·softmax(log w) + η/N, and after a round log w_i += δ·count·π²/u_i³ with
+    δ = η²√(ln N/(T N⁵))/L and L = G².
 
     Args:
-        rounds: T, the planned number of rounds; unknown: doubled as rounds go by.
-        gain: G, the size of a feedback λ‖g‖; unknown: the mean of the first round that has any.
-        mix: η.
+        rounds: The planned number of rounds T. None means unknown: T then doubles as rounds go by.
+        gain: The size G of a feedback λ‖g‖. None means the mean of the first round that has any.
+        mix: The mixture η with uniform probabilities.
 
-    Salehi, Celis and Thiran, "Stochastic optimization with bandit sampling", 2017.
+    Examples:
+        >>> import numpy as np, kvib
+        >>> norms = np.array([1.0, 2.0, 4.0, 8.0])
+        >>> policy = kvib.Mabs(rounds=100)
+        >>> sampler = kvib.Sampler(policy, weights=[1, 1, 1, 1], budget=2, seed=0)
+        >>> for _ in range(100):
+        ...     cohort = sampler.draw()
+        ...     sampler.update(cohort, norms[cohort.ids])
+        >>> sampler.probabilities().round(2)            # expected counts K·u
+        array([0.22, 0.25, 0.54, 0.99])
+
+    References:
+        Salehi, Celis and Thiran, "Stochastic optimization with bandit sampling", 2017.
     """
 
     rounds: int | None = None
@@ -61,26 +78,52 @@ class Mabs(Policy[MabsState]):
         check_gain(self.gain)
 
     def start(self, setting: Setting) -> MabsState:
-        """w = 1."""
+        """Start with w = 1 for every client.
+
+        Args:
+            setting: The weights of the sampler, whose number counts.
+        """
         loss = float("nan") if self.gain is None else self.gain**2
         return MabsState(np.zeros(len(setting.weights)), 0.0, loss)
 
     def exploration(self, state: MabsState, round: int) -> Exploration:
-        """ũ = (1−η)u + η/N."""
+        """Return the mixture η: ũ = (1−η)u + η/N.
+
+        Args:
+            state: The state of the policy, which does not matter.
+            round: The number of the round, which does not matter.
+        """
         return Exploration(mix=self.mix)
 
     def scores(self, state: MabsState, ids: IntArray) -> FloatArray:
-        """s = w, relative to the largest of these clients."""
+        """Return s = w, relative to the largest w among these clients.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients, [m].
+        """
         logs = state.log_weight[ids]
         return np.asarray(np.exp(logs - logs.max()))
 
     def check(self, state: MabsState, clients: int, round: int) -> None:
-        """No log weight can be above the largest."""
+        """Refuse a state with a log weight above the largest.
+
+        Args:
+            state: The state that was read.
+            clients: The number of clients N.
+            round: The number of the next round.
+        """
         super().check(state, clients, round)
         demand(state.log_weight.max() <= state.peak, "state.log_weight exceeds state.peak")
 
     def observe(self, state: MabsState, cohort: Cohort, feedback: FloatArray) -> MabsState:
-        """log w += δ·count·π²/u³."""
+        """Learn by log w += δ·count·π²/u³.
+
+        Args:
+            state: The state before the round.
+            cohort: The clients that answered.
+            feedback: The feedback π = λ‖g‖ of each of them, [m].
+        """
         L, mean = state.largest_loss, float(feedback.mean())
         if math.isnan(L):
             if mean == 0:
@@ -91,10 +134,12 @@ class Mabs(Policy[MabsState]):
         rate = math.sqrt(math.log(N) / (T * float(N) ** 5))
         u, answered = cohort.expected / cohort.budget, cohort.expected_answers / cohort.budget
         with np.errstate(over="ignore"):
-            gain = self.mix * feedback / (math.sqrt(L) * u)  # one more u is P(observed)
+            # δ·π²/u³ as a square of ratios, which stay finite. The third u is the probability of
+            # an answer per draw.
+            gain = self.mix * feedback / (math.sqrt(L) * u)
             log_weight[ids] += np.minimum(rate * cohort.count * gain**2 / answered, LARGEST_STEP)
         peak = max(state.peak, float(log_weight[ids].max()))
-        if peak > LARGEST_STEP:
+        if peak > LARGEST_STEP:  # lower all log weights, so that the next step stays finite
             np.maximum(log_weight - peak, -LARGEST_STEP, out=log_weight)
             peak = 0.0
         return state._replace(peak=peak, largest_loss=L)

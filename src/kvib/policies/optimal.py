@@ -15,16 +15,28 @@ class OptimalState(NamedTuple):
     """The feedback of all clients in the coming round."""
 
     feedback: FloatArray
+    """π = λ‖g‖ of every client, [N]; 0 before it is known."""
 
 
 @dataclass(frozen=True)
 class Optimal(Policy[OptimalState]):
-    """Knows every client's norm before it draws: p = clip(c·λ‖g‖, 0, 1) (Lemma 2.2).
+    """Draw each client by the norm of the update that it will send.
 
-    The least variance that independent draws without memory can have. For experiments: all
-    clients must train first, `draw(norms=all_norms)`.
+    The oracle knows all norms before the draw, and reaches the least variance that independent
+    draws without memory can have. It is for experiments: all clients must train first, and every
+    draw needs `draw(norms=all_norms)`.
 
-    Chen, Horváth and Richtárik, "Optimal client sampling for federated learning", 2020.
+    p = clip(c·λ‖g‖, 0, 1).
+
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.Optimal(), weights=[1, 1, 1, 1], budget=2, seed=0)
+        >>> sampler.probabilities(norms=[1, 2, 4, 8])
+        array([0.14285714, 0.28571429, 0.57142857, 1.        ])
+
+    References:
+        Chen, Horváth and Richtárik, "Optimal client sampling for federated learning", 2020. Zeng
+        et al., "Enhanced Federated Optimization", Lemma 2.2.
     """
 
     procedure: ClassVar = independent
@@ -32,13 +44,27 @@ class Optimal(Policy[OptimalState]):
     ranges: ClassVar = {"feedback": NOT_NEGATIVE}
 
     def start(self, setting: Setting) -> OptimalState:
-        """Nothing is known until the draw."""
+        """Start without feedback, which comes with the draw.
+
+        Args:
+            setting: The weights of the sampler, whose number counts.
+        """
         return OptimalState(np.zeros(len(setting.weights)))
 
     def inform(self, state: OptimalState, feedback: FloatArray) -> OptimalState:
-        """Take the feedback of all clients."""
+        """Return the state for one draw with this feedback.
+
+        Args:
+            state: The state before, which does not matter.
+            feedback: The feedback π = λ‖g‖ of all clients, [N].
+        """
         return OptimalState(feedback)
 
     def scores(self, state: OptimalState, ids: IntArray) -> FloatArray:
-        """s = π."""
+        """Return s = π.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients, [m].
+        """
         return state.feedback[ids]

@@ -1,6 +1,6 @@
-"""A policy: from what was observed to scores and expected counts."""
+"""The base class of policies, which turn what was observed into scores and expected counts."""
 
-from __future__ import annotations  # so that help() shows names, not what they stand for
+from __future__ import annotations  # so that help() shows the names of types, not their contents
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, final
@@ -16,120 +16,212 @@ from kvib.waterfill import waterfill
 
 PolicyState = TypeVar("PolicyState", bound=tuple[Any, ...])
 
-# A score of 0 would mean probability 0. This far below the largest it changes no other client.
 _SMALLEST_SCORE = 2.0**-200
+"""The least score in units of the largest. A score of 0 would mean the probability 0. A score this
+small changes the probability of no other client."""
 
 _TOGETHER = 1 << 16
-"""Clients whose scores are looked at together when all are."""
-
-
-_SPLIT = 2.0**12 + 1
-"""Veltkamp's factor, which leaves 41 of 53 binary digits."""
+"""Clients whose scores are checked at once where all are checked."""
 
 
 class Setting(NamedTuple):
-    """What a policy may know before the first round."""
+    """A setting is what a policy knows before the first round.
+
+    A sampler passes it to `Policy.start`. It holds λ and K, the limit of the procedure, and what
+    else the server knows. N is the length of `weights`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from kvib.policies import Setting, Uniform
+        >>> Uniform().start(Setting(weights=np.array([0.5, 0.5]), budget=1.0, cap=1.0))
+        UniformState()
+    """
 
     weights: FloatArray
-    """λ, [N], Σλ = 1."""
+    """λ of every client, [N], Σλ = 1."""
     budget: float
+    """The expected number of clients per round, K."""
     cap: float
-    """Largest expected count of a client under the procedure: 1, or inf with replacement."""
+    """The largest expected count of a client under the procedure: 1, or inf with replacement."""
     variables: FloatArray = np.empty((0, 0))
-    """What else the server knows of every client, [N, d]."""
+    """What else the server knows about every client, [N, d]."""
 
 
 class Forecasts(NamedTuple):
-    """‖g‖ of every client in the coming round, [N] each."""
+    """Forecasts give ‖g‖ of every client in the coming round, with intervals.
+
+    `Sampler.forecast(level)` returns them. The true norm lies between `low` and `high` with the
+    probability `level`, if the model of the policy is right. Before the first update every entry
+    is NaN.
+
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.Forecast(), weights=[1, 1, 1, 1], budget=2, seed=0)
+        >>> cohort = sampler.draw()
+        >>> sampler.update(cohort, norms=[2.0, 2.0])
+        >>> sampler.forecast().median.round(3)
+        array([2., 2., 2., 2.])
+    """
 
     median: FloatArray
+    """The median of ‖g‖, [N]."""
     low: FloatArray
+    """The lower end of the interval, [N]."""
     high: FloatArray
+    """The upper end of the interval, [N]."""
 
 
 class Exploration(NamedTuple):
-    """How far probabilities stay from 0, in units of the uniform probability K/N."""
+    """An exploration keeps probabilities away from 0, in units of the uniform probability K/N.
+
+    A client with the probability 0 would never be drawn, and the estimate would be biased. A policy
+    whose scores can be 0, or close to 0, mixes its probabilities with a share of exploration, or
+    raises them to a floor:
+
+    p̃ = (1−θ)·p + θ·K/N, or p ≥ floor·K/N.
+
+    Examples:
+        >>> from kvib.policies import Exploration
+        >>> Exploration(mix=0.1)
+        Exploration(mix=0.1, floor=0.0, by_weight=False)
+    """
 
     mix: float = 0.0
-    """θ: p̃ = (1−θ)·p + θ·K/N."""
+    """The share θ of the budget that is spent on exploration: p̃ = (1−θ)·p + θ·K/N."""
     floor: float = 0.0
-    """p ≥ floor·K/N."""
+    """The smallest probability: p ≥ floor·K/N."""
     by_weight: bool = False
-    """Mix with p ∝ λ (water-filled) instead of uniform: then λ/p ≤ max(λ, 1/K)/θ, without costs."""
+    """Whether to mix with p ∝ λ (water-filled) instead of the uniform probability. Then
+    λ/p ≤ max(λ, 1/K)/θ, if clients have no costs."""
 
 
 class Policy(Generic[PolicyState]):
-    """Frozen configuration; all that changes is in a state, which the sampler owns.
+    """A policy gives every client a score, and learns scores from the updates of drawn clients.
 
-    A policy needs `procedure`, `start` and `scores`; one that learns also `observe`. Every other
-    member has a default that suits most policies. What is marked `final` is called by the sampler
-    and not to be overridden. Subclasses are frozen dataclasses whose fields are numbers, and their
-    state is a NamedTuple of arrays and numbers, so that both fit into a state file.
+    It is a frozen configuration. Everything that changes is in its state, which the sampler owns
+    and saves. Clients are drawn in proportion to their scores, as far as the cap and the
+    exploration allow: p = clip(c·score, floor, cap).
+
+    A policy needs `procedure`, `start` and `scores`. A policy that learns also needs `observe`.
+    Every other member has a default that suits most policies. Members marked `final` are called by
+    the sampler and must not be overridden. A subclass is a frozen dataclass whose fields are
+    numbers, and its state is a NamedTuple of arrays and numbers, so that both fit into a state
+    file.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from typing import NamedTuple
+        >>> import kvib
+        >>> class NoState(NamedTuple):
+        ...     pass
+        >>> @dataclass(frozen=True)
+        ... class PreferOdd(kvib.Policy[NoState]):
+        ...     procedure = kvib.pivotal
+        ...     def start(self, setting):
+        ...         return NoState()
+        ...     def scores(self, state, ids):
+        ...         return 1.0 + 2.0 * (ids % 2)
+        >>> kvib.Sampler(PreferOdd(), weights=[1, 1, 1, 1], budget=2).probabilities()
+        array([0.25, 0.75, 0.25, 0.75])
     """
 
     procedure: ClassVar[Procedure]
-    """The procedure it was published with, used unless the sampler is told otherwise."""
+    """The default procedure: the one that the policy was published with."""
     needs_norms: ClassVar[bool] = False
-    """Whether every draw must be told all norms (`draw(norms=…)`)."""
+    """Whether every draw needs the norms of all clients (`draw(norms=…)`)."""
     equal: ClassVar[bool] = False
-    """Whether all clients always have the same score, as `without_replacement` needs it."""
+    """Whether all clients always have the same score. `without_replacement` needs that."""
     lasting: ClassVar[bool] = False
-    """True if a round changes only the scores of those it observed, until the `epoch` changes.
+    """Whether a round changes only the scores of observed clients, until the `epoch` changes.
 
-    Procedures with `by_index` then draw from an index, in time that does not grow with N. Every
-    client must always have a positive score, also one that answered with a norm of 0, and
-    `exploration` must be a `mix`, not a `floor`. Both are tried on two clients when a sampler is
-    made, and scores are checked again whenever they change.
+    If so, procedures with `by_index` draw from an index, in time that does not grow with N. Every
+    client must always have a positive score, also after it answered with a norm of 0, and
+    `exploration` must be a `mix`, not a `floor`. A new sampler checks both on two clients. Scores
+    are checked again whenever they change.
     """
     per_client: ClassVar[tuple[str, ...]] = ()
-    """Arrays of the state with one entry per client along the last axis."""
+    """The names of the state's arrays that have one entry per client along the last axis."""
     earlier_fields: ClassVar[Mapping[str, str]] = {}
-    """Fields of the state that had other names in earlier files, and their names today."""
+    """The fields of the state that had other names in earlier files, with their names today."""
     ranges: ClassVar[Mapping[str, Range]] = {}
-    """What the fields of the state can be, by name: a file that says otherwise is refused."""
+    """The ranges of the fields of the state, by name. A file with other values is refused."""
 
     def start(self, setting: Setting) -> PolicyState:
-        """The state before the first round."""
+        """Return the state before the first round.
+
+        Args:
+            setting: The weights, the budget, the cap and the variables of the sampler.
+        """
         raise NotImplementedError
 
     def scores(self, state: PolicyState, ids: IntArray) -> FloatArray:
-        """How much each of these clients matters, up to a common factor, [m]."""
+        """Return the scores of these clients, [m], each ≥ 0. Only their ratios matter.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients, [m].
+        """
         raise NotImplementedError
 
     def epoch(self, state: PolicyState) -> int:
-        """Changes when the scores of all clients have, for policies with `lasting` scores."""
+        """Return a number that changes whenever the scores of all clients have changed.
+
+        Only policies with `lasting` scores need it.
+
+        Args:
+            state: The state of the policy.
+        """
         return 0
 
     def exploration(self, state: PolicyState, round: int) -> Exploration:
-        """How far probabilities stay from 0 in this round (counted from 0)."""
+        """Return how far probabilities stay from 0 in a round.
+
+        Args:
+            state: The state of the policy.
+            round: The number of the round, counted from 0.
+        """
         return Exploration()
 
     def observe(self, state: PolicyState, cohort: Cohort, feedback: FloatArray) -> PolicyState:
-        """Learn from those of a cohort who answered; may change arrays of the state in place.
+        """Learn from a round, and return the new state.
+
+        Arrays of the old state may be changed in place.
 
         Args:
-            state: what is known so far.
-            cohort: who answered, never empty. Importance weights are 1/`expected_answers`.
-            feedback: λ‖g‖ of each, [m].
+            state: The state before the round.
+            cohort: The clients that answered, never none. Importance weights are
+                1/`expected_answers`.
+            feedback: The feedback π = λ‖g‖ of each of them, [m].
         """
         return state
 
     def forecast(self, state: PolicyState, round: int, level: float) -> Forecasts:
-        """What the coming round will show, for policies that know."""
+        """Return forecasts of all norms, for policies that forecast.
+
+        Args:
+            state: The state of the policy.
+            round: The number of the round that is forecast.
+            level: The probability that an interval contains the norm.
+        """
         raise ValueError(f"{type(self).__name__} does not forecast norms; kvib.Forecast() does")
 
     def inform(self, state: PolicyState, feedback: FloatArray) -> PolicyState:
-        """The state for one draw, given the feedback of all N clients in advance."""
+        """Return the state for one draw for which the feedback of all clients is known.
+
+        Args:
+            state: The state of the policy.
+            feedback: The feedback π = λ‖g‖ of all clients, [N].
+        """
         raise ValueError(
             f"{type(self).__name__} does not use norms at draw; call draw() without norms"
         )
 
     def enter(self, state: PolicyState, ids: IntArray, weights: FloatArray) -> PolicyState:
-        """Clients join: their entries in the arrays of the state become what is known of newcomers.
+        """Write what is known about new clients into the state, and return it.
 
         Args:
-            state: whose `per_client` arrays have room for them.
-            ids: of the new ones; nobody: to see whether anybody could.
+            state: The state, whose `per_client` arrays already have entries for them.
+            ids: The ids of the new clients. An empty array asks whether clients may join at all.
             weights: λ of each, in the units of the first `Setting`.
         """
         raise ValueError(
@@ -140,19 +232,37 @@ class Policy(Generic[PolicyState]):
     def reweigh(
         self, state: PolicyState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> PolicyState:
-        """Weights of clients changed: what was learned of λ‖g‖ is scaled by new λ / old λ."""
+        """Change the state for new weights: what was learned about λ‖g‖ is scaled by their ratio.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients whose weights changed.
+            weights: The new λ of each, in the units of the first `Setting`.
+            ratio: The new λ divided by the old λ of each.
+        """
         raise ValueError(
             f"{type(self).__name__} does not take weights that change; start a new sampler, or use "
             "a policy that has `reweigh`, such as kvib.Forecast()"
         )
 
     def resized(self, state: PolicyState, clients: int, budget: float) -> PolicyState:
-        """The number of clients or the budget has changed to this."""
+        """Change the state for another number of clients or another budget.
+
+        Args:
+            state: The state of the policy.
+            clients: The new number of clients N.
+            budget: The new budget K.
+        """
         return state
 
     @final
     def checked_scores(self, state: PolicyState, ids: IntArray) -> FloatArray:
-        """The `scores` of these clients, or an error where no draw can be made of them."""
+        """Return the `scores` of these clients, or raise an error where no draw can use them.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients, [m].
+        """
         scores = np.asarray(self.scores(state, ids), dtype=np.float64)
         if scores.shape != ids.shape:
             raise ValueError(
@@ -168,14 +278,14 @@ class Policy(Generic[PolicyState]):
         )
 
     def check(self, state: PolicyState, clients: int, round: int) -> None:
-        """Refuse a state that was read and that no run can have led to.
+        """Refuse a state from a file that no run can have written.
 
-        Every field must be in its range, and a draw be possible.
+        Every field must be in its range, and a draw must be possible.
 
         Args:
-            state: what a file says.
-            clients: how many it is of.
-            round: the next one.
+            state: The state that was read.
+            clients: The number of clients N.
+            round: The number of the next round.
         """
         for name, allowed in self.ranges.items():
             intact.within(f"state.{name}", getattr(state, name), allowed)
@@ -187,7 +297,13 @@ class Policy(Generic[PolicyState]):
 
     @final
     def learned(self, state: PolicyState, cohort: Cohort, feedback: FloatArray) -> PolicyState:
-        """The state after `observe`, or an error where that returned no state."""
+        """Return the state after `observe`, or raise an error where it returned no state.
+
+        Args:
+            state: The state before the round.
+            cohort: The clients that answered.
+            feedback: The feedback π = λ‖g‖ of each of them, [m].
+        """
         after = self.observe(state, cohort, feedback)
         if type(after) is type(state):
             return after
@@ -199,7 +315,15 @@ class Policy(Generic[PolicyState]):
     def solve(
         self, scores: FloatArray, budget: float, floor: float, cap: float, cost: FloatArray | None
     ) -> FloatArray:
-        """Turn scores into expected counts with sum `budget`, or Σ cost·expected = budget, [m]."""
+        """Turn scores into expected counts with the sum `budget`, [m].
+
+        Args:
+            scores: The scores of the clients that can be drawn, [m].
+            budget: The value of Σ expected, or of Σ cost·expected.
+            floor: The smallest expected count.
+            cap: The largest expected count.
+            cost: The price of drawing each client, [m]. None means a price of 1 for every client.
+        """
         return waterfill(scores, budget, floor, cap, cost)
 
     @final
@@ -214,16 +338,16 @@ class Policy(Generic[PolicyState]):
         weights: FloatArray | None = None,
         cost: FloatArray | None = None,
     ) -> FloatArray:
-        """Expected counts for a draw among these clients, positive, with sum `budget`, [m].
+        """Return expected counts for a draw among these clients: positive, with the sum `budget`.
 
         Args:
-            state: what is known so far.
-            ids: who can be drawn.
-            round: counted from 0.
-            budget: Σ expected, or Σ cost·expected.
-            cap: largest expected count.
-            weights: λ of these clients, for a mixture `by_weight`.
-            cost: of one draw of each.
+            state: The state of the policy.
+            ids: The ids of the clients that can be drawn, [m].
+            round: The number of the round, counted from 0.
+            budget: The value of Σ expected, or of Σ cost·expected.
+            cap: The largest expected count.
+            weights: λ of these clients, [m], for a mixture `by_weight`.
+            cost: The price of drawing each client, [m]. None means a price of 1 for every client.
         """
         scores = self.checked_scores(state, ids)
         largest = scores.max()
@@ -245,15 +369,3 @@ class Policy(Generic[PolicyState]):
                 raise ValueError("a mixture by weight must know the weights")
             explored = waterfill(weights, budget, 0.0, cap, cost)
         return (1 - mix) * p + mix * explored
-
-
-def rounded(scores: FloatArray) -> FloatArray:
-    """Scores to 41 of their 53 binary digits, by Veltkamp's split; below 4e304, lest it overflow.
-
-    The last digits of exponentials, logarithms and matrix products differ between libraries and
-    CPUs. An index sorts scores by their exponent, and where weights are 1, 2, 4, … many scores are
-    powers of two: on the border between two buckets, where the last digit would choose.
-    """
-    far = scores * _SPLIT
-    far += scores - far
-    return np.asarray(far)

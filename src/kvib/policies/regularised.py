@@ -1,4 +1,4 @@
-"""What K-Vib and Vrb share: follow the regularised leader on Σπ²/p, from partial feedback."""
+"""The base of K-Vib and Vrb: follow the regularised leader on Σπ²/p, from partial feedback."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -13,19 +13,20 @@ from kvib.types import FloatArray, IntArray
 
 
 class RegularisedState(NamedTuple):
-    """Cumulative feedback of every client."""
+    """The cumulative feedback of every client."""
 
     omega: FloatArray
-    """ω, [N]."""
+    """ω of every client, [N]."""
     gamma: float
-    """γ; NaN until the first feedback. Frozen then: it must not reshape the scores later."""
+    """γ; NaN before the first feedback. It then stays as it is: a change would reshape all
+    scores."""
     ratio: float
-    """N/K for K-Vib, N for Vrb: what one draw has to cover."""
+    """The number of clients per draw: N/K for K-Vib, N for Vrb."""
 
 
 @dataclass(frozen=True)
 class Regularised(Policy[RegularisedState]):
-    """p ∝ √(ω + γ), mixed with uniform; ω estimates each client's Σ_t π² without bias."""
+    """p ∝ √(ω + γ), mixed with uniform probabilities. ω estimates Σ_t π² of each client."""
 
     rounds: int | None = None
     gain: float | None = None
@@ -48,52 +49,81 @@ class Regularised(Policy[RegularisedState]):
             raise ValueError("mix=0 leaves γ = G²N/(Kθ) undefined; give gamma too")
 
     def _ratio(self, clients: int, budget: float) -> float:
+        """The number of clients per draw."""
         raise NotImplementedError
 
     def _default_mix(self, ratio: float, T: int) -> float:
+        """θ by the published rule."""
         raise NotImplementedError
 
     def _squared(self, cohort: Cohort, feedback: FloatArray) -> FloatArray:
-        """An estimate of π² whose mean is right (K-Vib) or K times right (Vrb), [m]."""
+        """An estimate of π², [m]. Its mean is π² for K-Vib, and K·π² for Vrb."""
         return cohort.count * feedback**2 / cohort.expected_answers
 
     def start(self, setting: Setting) -> RegularisedState:
-        """ω = 0."""
+        """Start with ω = 0.
+
+        Args:
+            setting: The number of clients and the budget of the sampler.
+        """
         N = len(setting.weights)
         ratio, omega = self._ratio(N, setting.budget), np.zeros(N)
         return RegularisedState(omega, self._gamma(ratio, self.gain, round=0), ratio)
 
     def _gamma(self, ratio: float, gain: float | None, round: int) -> float:
-        """γ = G²·ratio/θ."""
+        """γ as given, or G²·ratio/θ; NaN if G is not known."""
         if self.gamma is not None:
             return self.gamma
         return float("nan") if gain is None else gain**2 * ratio / self._mix(ratio, round)
 
     def _mix(self, ratio: float, round: int) -> float:
+        """θ as given, or by the rule, at most 1."""
         if self.mix is not None:
             return self.mix
         return min(1.0, self._default_mix(ratio, horizon(self.rounds, round)))
 
     def exploration(self, state: RegularisedState, round: int) -> Exploration:
-        """p̃ = (1−θ)p + θK/N, or θ of what weights deserve."""
+        """Return the mixture θ: p̃ = (1−θ)p + θK/N, or with p ∝ λ in place of K/N.
+
+        Args:
+            state: The state of the policy.
+            round: The number of the round, counted from 0.
+        """
         return Exploration(mix=self._mix(state.ratio, round), by_weight=self.by_weight)
 
     def scores(self, state: RegularisedState, ids: IntArray) -> FloatArray:
-        """s = √(ω + γ), in units of √γ: 1 for clients that were never seen."""
+        """Return s = √(ω + γ) in units of √γ, which is 1 for clients that were never seen.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients, [m].
+        """
         if np.isnan(state.gamma):
             return np.ones(len(ids))
         return np.sqrt(1 + state.omega[ids] / state.gamma)
 
     def check(self, state: RegularisedState, clients: int, round: int) -> None:
-        """Who was seen to be large tells γ."""
+        """Refuse a state with feedback in ω and without γ, which the first feedback determines.
+
+        Args:
+            state: The state that was read.
+            clients: The number of clients N.
+            round: The number of the next round.
+        """
         super().check(state, clients, round)
-        known = not np.isnan(state.gamma)
-        demand(known or not state.omega.any(), "state.gamma is not known, and state.omega is")
+        has_gamma = not np.isnan(state.gamma)
+        demand(has_gamma or not state.omega.any(), "state.gamma is not known, and state.omega is")
 
     def observe(
         self, state: RegularisedState, cohort: Cohort, feedback: FloatArray
     ) -> RegularisedState:
-        """ω += π²/p̃ for those who were drawn."""
+        """Learn by ω += π²/p̃ for the clients that answered.
+
+        Args:
+            state: The state before the round.
+            cohort: The clients that answered.
+            feedback: The feedback π = λ‖g‖ of each of them, [m].
+        """
         gamma, gain = state.gamma, float(feedback.mean())
         if np.isnan(gamma) and gain > 0:
             gamma = self._gamma(state.ratio, gain, cohort.round)
@@ -103,17 +133,36 @@ class Regularised(Policy[RegularisedState]):
     def enter(
         self, state: RegularisedState, ids: IntArray, weights: FloatArray
     ) -> RegularisedState:
-        """ω = 0."""
+        """Let clients join with ω = 0.
+
+        Args:
+            state: The state, whose array already has entries for the new clients.
+            ids: The ids of the new clients.
+            weights: λ of each, which does not matter.
+        """
         state.omega[ids] = 0.0
         return state
 
     def reweigh(
         self, state: RegularisedState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> RegularisedState:
-        """ω is a sum of (λ‖g‖)²."""
+        """Take new weights: ω is a sum of (λ‖g‖)², and is scaled by the square of their ratio.
+
+        Args:
+            state: The state of the policy.
+            ids: The ids of the clients whose weights changed.
+            weights: The new λ of each.
+            ratio: The new λ divided by the old λ of each.
+        """
         state.omega[ids] *= ratio**2
         return state
 
     def resized(self, state: RegularisedState, clients: int, budget: float) -> RegularisedState:
-        """What one draw has to cover."""
+        """Compute the number of clients per draw anew.
+
+        Args:
+            state: The state of the policy.
+            clients: The new number of clients N.
+            budget: The new budget K.
+        """
         return state._replace(ratio=self._ratio(clients, budget))

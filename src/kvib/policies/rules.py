@@ -1,14 +1,17 @@
-"""Numbers that the published rules need and a user may not know: rounds, size of feedback."""
+"""Numbers that the published rules need, and that a user may not know: rounds, size of feedback."""
 
 import numpy as np
 
+SMALLEST_GAIN, LARGEST_GAIN = 1e-60, 1e60
+"""The limits of a size of feedback, whose square must be a finite and positive number."""
+
 
 def horizon(rounds: int | None, round: int) -> int:
-    """T as given, else the doubling rule: the smallest power of two above `round`.
+    """The horizon T: `rounds` if it is known, else the smallest power of two above `round`.
 
-    Round 0 is tuned for 1 round, round 1 for 2, rounds 2–3 for 4, rounds 4–7 for 8, and so on.
-    Whatever was learned is kept when T doubles; only the step sizes and mixtures change, and OSMD's
-    experts start again from their mixture.
+    Round 0 is tuned for 1 round, round 1 for 2, rounds 2–3 for 4, rounds 4–7 for 8, and so on. What
+    was learned is kept when T doubles. Only step sizes and mixtures change, and OSMD's experts
+    start again from their mixture.
     """
     return rounds if rounds is not None else 1 << round.bit_length()
 
@@ -20,8 +23,8 @@ def check_rounds(rounds: int | None) -> None:
 
 
 def check_gain(gain: float | None, name: str = "gain") -> None:
-    """Refuse a size of feedback whose square would not be a number."""
-    if gain is not None and not 1e-60 < gain < 1e60:
+    """Refuse a size of feedback whose square would not be a finite and positive number."""
+    if gain is not None and not SMALLEST_GAIN < gain < LARGEST_GAIN:
         raise ValueError(
             f"{name}={gain} is not a positive number of ordinary size; leave it out if unknown"
         )

@@ -1,4 +1,4 @@
-"""Everybody alike."""
+"""The policy that draws every client equally often."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -11,16 +11,30 @@ from kvib.types import FloatArray, IntArray
 
 
 class UniformState(NamedTuple):
-    """Nothing to remember."""
+    """An empty state, since the policy learns nothing."""
 
 
 @dataclass(frozen=True)
 class Uniform(Policy[UniformState]):
-    """The same probability for every client: p = K/N.
+    """Draw every client with the same probability.
+
+    The policy learns nothing, and the weights do not matter for the draw. Use it as the baseline.
+
+    p = K/N.
 
     Three samplers go by this name and must not be confused: without replacement (the default
     procedure), independent coins (`procedure=kvib.independent`), and FedAvg's mean over the drawn
-    clients, which is any of these with `kvib.self_normalised` and is biased.
+    clients. The last is any of these with `kvib.self_normalised`, and it is biased.
+
+    Examples:
+        >>> import kvib
+        >>> sampler = kvib.Sampler(kvib.Uniform(), weights=[10, 20, 30, 40], budget=2, seed=0)
+        >>> sampler.probabilities()
+        array([0.5, 0.5, 0.5, 0.5])
+
+    References:
+        McMahan et al., "Communication-efficient learning of deep networks from decentralized
+        data", 2017 (FedAvg), for the draw.
     """
 
     procedure: ClassVar = without_replacement
@@ -28,19 +42,41 @@ class Uniform(Policy[UniformState]):
     equal: ClassVar = True
 
     def start(self, setting: Setting) -> UniformState:
-        """Nothing to prepare."""
+        """Start with an empty state.
+
+        Args:
+            setting: The setting of the sampler, which does not matter.
+        """
         return UniformState()
 
     def scores(self, state: UniformState, ids: IntArray) -> FloatArray:
-        """s = 1."""
+        """Return s = 1 for every client.
+
+        Args:
+            state: The empty state.
+            ids: The ids of the clients, [m].
+        """
         return np.ones(len(ids))
 
     def enter(self, state: UniformState, ids: IntArray, weights: FloatArray) -> UniformState:
-        """Like everybody."""
+        """Let clients join, which have the same score as all others.
+
+        Args:
+            state: The empty state.
+            ids: The ids of the new clients.
+            weights: λ of each, which does not matter.
+        """
         return state
 
     def reweigh(
         self, state: UniformState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> UniformState:
-        """Weights do not matter."""
+        """Take new weights, which do not matter.
+
+        Args:
+            state: The empty state.
+            ids: The ids of the clients whose weights changed.
+            weights: The new λ of each.
+            ratio: The new λ divided by the old λ of each.
+        """
         return state
