@@ -140,6 +140,12 @@ def methods():
 METHODS = dict(methods())
 
 
+def overrides(name):
+    """Whether a base class has a method of this name."""
+    cls, method = CLASSES[name.rpartition(".")[0]], name.rpartition(".")[2]
+    return any(method in vars(base) for base in cls.__mro__[1:] if base.__module__ != "builtins")
+
+
 @pytest.mark.parametrize("name", [*PUBLIC, *METHODS])
 def test_the_summary_is_a_sentence(name):
     value = PUBLIC.get(name, METHODS.get(name))
@@ -151,7 +157,10 @@ def test_the_summary_is_a_sentence(name):
 
 @pytest.mark.parametrize("name", [*CLASSES, *FUNCTIONS, *METHODS])
 def test_every_parameter_is_explained(name):
+    """A method that overrides one of kvib's takes what that one explains."""
     value = {**PUBLIC, **METHODS}[name]
+    if name in METHODS and overrides(name):
+        return
     said = arguments(documentation(value, name))
     if inspect.isclass(value):
         if issubclass(value, Exception):

@@ -121,7 +121,7 @@ def close(name: str, value: float, truth: float) -> None:
     )
 
 
-def said(about: Mapping[str, Any], needed: Collection[str]) -> None:
+def has_entries(about: Mapping[str, Any], needed: Collection[str]) -> None:
     """Refuse a header that lacks one of the needed entries."""
     missing = sorted(set(needed) - set(about))
     demand(not missing, f"its header does not say {', '.join(missing)}")

@@ -44,15 +44,7 @@ class AOCS(Optimal):
     def solve(
         self, scores: FloatArray, budget: float, floor: float, cap: float, cost: FloatArray | None
     ) -> FloatArray:
-        """Repeat p ← min(1, C·p), and return the expected counts, [m].
-
-        Args:
-            scores: The scores of the clients that can be drawn, [m].
-            budget: The sum K of the expected counts.
-            floor: The smallest expected count, which does not matter here.
-            cap: The largest expected count.
-            cost: The price of drawing each client, which must be None.
-        """
+        """Repeat p ← min(1, C·p), and return the expected counts, [m]."""
         if cost is not None:
             raise ValueError("AOCS counts clients, not their costs; use Optimal")
         relative = scores / scores.max()

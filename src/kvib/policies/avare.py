@@ -66,43 +66,23 @@ class Avare(Policy[AvareState]):
             raise ValueError(f"decay={self.decay} is not a number ≥ 0")
 
     def start(self, setting: Setting) -> AvareState:
-        """Start without feedback.
-
-        Args:
-            setting: The weights of the sampler, whose number counts.
-        """
+        """Start without feedback."""
         return AvareState(np.full(len(setting.weights), np.nan), float("nan"))
 
     def exploration(self, state: AvareState, round: int) -> Exploration:
-        """Return the floor N·ε_t with t = round + 1.
-
-        Args:
-            state: The state of the policy.
-            round: The number of the round, counted from 0.
-        """
+        """Return the floor N·ε_t with t = round + 1."""
         N = len(state.last)
         C = N / (1 - self.least)
         return Exploration(floor=self.least + N / (C + self.decay * round))
 
     def scores(self, state: AvareState, ids: IntArray) -> FloatArray:
-        """Return s = h.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients, [m].
-        """
+        """Return s = h."""
         if np.isnan(state.largest):
             return np.ones(len(ids))
         last = state.last[ids]
         return np.where(np.isnan(last), state.largest, last)
 
     def observe(self, state: AvareState, cohort: Cohort, feedback: FloatArray) -> AvareState:
-        """Learn h_i = π_i of the clients that answered.
-
-        Args:
-            state: The state before the round.
-            cohort: The clients that answered.
-            feedback: The feedback π = λ‖g‖ of each of them, [m].
-        """
+        """Learn h_i = π_i of the clients that answered."""
         state.last[cohort.ids] = feedback
         return state._replace(largest=float(np.fmax(state.largest, feedback.max())))

@@ -43,42 +43,20 @@ class BySize(Policy[BySizeState]):
     ranges: ClassVar = {"weight": POSITIVE}
 
     def start(self, setting: Setting) -> BySizeState:
-        """Start with a copy of the weights.
-
-        Args:
-            setting: The weights of the sampler.
-        """
+        """Start with a copy of the weights."""
         return BySizeState(setting.weights.copy())
 
     def scores(self, state: BySizeState, ids: IntArray) -> FloatArray:
-        """Return s = λ.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients, [m].
-        """
+        """Return s = λ."""
         return state.weight[ids]
 
     def enter(self, state: BySizeState, ids: IntArray, weights: FloatArray) -> BySizeState:
-        """Store the weights of new clients.
-
-        Args:
-            state: The state, whose array already has entries for the new clients.
-            ids: The ids of the new clients.
-            weights: λ of each.
-        """
+        """Store the weights of new clients."""
         state.weight[ids] = weights
         return state
 
     def reweigh(
         self, state: BySizeState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> BySizeState:
-        """Store new weights.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients whose weights changed.
-            weights: The new λ of each.
-            ratio: The new λ divided by the old λ, which is not needed.
-        """
+        """Store new weights."""
         return self.enter(state, ids, weights)

@@ -89,11 +89,7 @@ class Forecast(Policy[ForecastState]):
             raise ValueError(f"floor={self.floor} is not in (0, 1]; without one p may vanish")
 
     def start(self, setting: Setting) -> ForecastState:
-        """Start with equal norms: p ∝ λ is the best guess before any norm is known.
-
-        Args:
-            setting: The weights and the variables of the sampler.
-        """
+        """Start with equal norms: p ∝ λ is the best guess before any norm is known."""
         N, log_weight = len(setting.weights), np.log(setting.weights)
         variables = [log_norms.standardised(x) for x in (setting.weights, *setting.variables.T)]
         features = np.array([np.ones(N), *variables])
@@ -120,40 +116,20 @@ class Forecast(Policy[ForecastState]):
         )
 
     def exploration(self, state: ForecastState, round: int) -> Exploration:
-        """Return the share of the budget by weight: the best guess where only λ is known.
-
-        Args:
-            state: The state of the policy, which does not matter.
-            round: The number of the round, which does not matter.
-        """
+        """Return the share of the budget by weight: the best guess where only λ is known."""
         return Exploration(mix=self.floor, by_weight=True)
 
     def epoch(self, state: ForecastState) -> int:
-        """Return the round of the last refit, since a refit changes all scores.
-
-        Args:
-            state: The state of the policy.
-        """
+        """Return the round of the last refit, since a refit changes all scores."""
         return state.fitted
 
     def scores(self, state: ForecastState, ids: IntArray) -> FloatArray:
-        """Return s = λ·√E‖g‖², up to a common factor.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients, [m].
-        """
+        """Return s = λ·√E‖g‖², up to a common factor."""
         logs = state.log_score[ids] - state.level
         return _rounded(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG)))
 
     def check(self, state: ForecastState, clients: int, round: int) -> None:
-        """Refuse a state of a later round, and covariances that are none.
-
-        Args:
-            state: The state that was read.
-            clients: The number of clients N.
-            round: The number of the next round.
-        """
+        """Refuse a state of a later round, and covariances that are none."""
         super().check(state, clients, round)
         features, last = len(state.features), max(state.round, 0)
         demand(state.round < round, f"state.round is {state.round}, and the next round {round}")
@@ -169,13 +145,7 @@ class Forecast(Policy[ForecastState]):
         demand(n * gap2 >= gap**2 * (1 - CLOSE), "state.returns has a negative variance")
 
     def observe(self, state: ForecastState, cohort: Cohort, feedback: FloatArray) -> ForecastState:
-        """Learn by one step of a Kalman filter, for the trend and for every observed client.
-
-        Args:
-            state: The state before the round.
-            cohort: The clients that answered.
-            feedback: The feedback π = λ‖g‖ of each of them, [m].
-        """
+        """Learn by one step of a Kalman filter, for the trend and for every observed client."""
         keep = feedback > 0  # an update of 0 has no logarithm, and says nothing about the next one
         ids, t = cohort.ids[keep], max(cohort.round, state.round)
         if len(ids) == 0:
@@ -198,13 +168,7 @@ class Forecast(Policy[ForecastState]):
         return log_norms.refitted(state, t) if due else state
 
     def enter(self, state: ForecastState, ids: IntArray, weights: FloatArray) -> ForecastState:
-        """Let clients join that were never seen: their weights say what to expect.
-
-        Args:
-            state: The state, whose arrays already have entries for the new clients.
-            ids: The ids of the new clients.
-            weights: λ of each.
-        """
+        """Let clients join that were never seen: their weights say what to expect."""
         state.offset[ids] = state.precision[ids] = state.seen[ids] = 0.0
         state.features[0, ids] = 1.0
         return self._weighed(state, ids, weights)
@@ -212,14 +176,7 @@ class Forecast(Policy[ForecastState]):
     def reweigh(
         self, state: ForecastState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> ForecastState:
-        """Take new weights. What was learned about ‖g‖ does not depend on them.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients whose weights changed.
-            weights: The new λ of each.
-            ratio: The new λ divided by the old λ, which is not needed.
-        """
+        """Take new weights. What was learned about ‖g‖ does not depend on them."""
         return self._weighed(state, ids, weights)
 
     def _weighed(self, state: ForecastState, ids: IntArray, weights: FloatArray) -> ForecastState:
@@ -230,13 +187,7 @@ class Forecast(Policy[ForecastState]):
         return state
 
     def forecast(self, state: ForecastState, round: int, level: float = 0.9) -> Forecasts:
-        """Forecast ‖g‖ of every client: medians, and the ends of intervals, [N] each.
-
-        Args:
-            state: The state of the policy.
-            round: The number of the round that is forecast.
-            level: The probability that an interval contains the norm.
-        """
+        """Forecast ‖g‖ of every client: medians, and the ends of intervals, [N] each."""
         ids, x = np.arange(len(state.offset)), state.features
         if state.round < 0:
             unknown = np.full(len(ids), math.nan)

@@ -78,52 +78,26 @@ class Mabs(Policy[MabsState]):
         check_gain(self.gain)
 
     def start(self, setting: Setting) -> MabsState:
-        """Start with w = 1 for every client.
-
-        Args:
-            setting: The weights of the sampler, whose number counts.
-        """
+        """Start with w = 1 for every client."""
         loss = float("nan") if self.gain is None else self.gain**2
         return MabsState(np.zeros(len(setting.weights)), 0.0, loss)
 
     def exploration(self, state: MabsState, round: int) -> Exploration:
-        """Return the mixture η: ũ = (1−η)u + η/N.
-
-        Args:
-            state: The state of the policy, which does not matter.
-            round: The number of the round, which does not matter.
-        """
+        """Return the mixture η: ũ = (1−η)u + η/N."""
         return Exploration(mix=self.mix)
 
     def scores(self, state: MabsState, ids: IntArray) -> FloatArray:
-        """Return s = w, relative to the largest w among these clients.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients, [m].
-        """
+        """Return s = w, relative to the largest w among these clients."""
         logs = state.log_weight[ids]
         return np.asarray(np.exp(logs - logs.max()))
 
     def check(self, state: MabsState, clients: int, round: int) -> None:
-        """Refuse a state with a log weight above the largest.
-
-        Args:
-            state: The state that was read.
-            clients: The number of clients N.
-            round: The number of the next round.
-        """
+        """Refuse a state with a log weight above the largest."""
         super().check(state, clients, round)
         demand(state.log_weight.max() <= state.peak, "state.log_weight exceeds state.peak")
 
     def observe(self, state: MabsState, cohort: Cohort, feedback: FloatArray) -> MabsState:
-        """Learn by log w += δ·count·π²/u³.
-
-        Args:
-            state: The state before the round.
-            cohort: The clients that answered.
-            feedback: The feedback π = λ‖g‖ of each of them, [m].
-        """
+        """Learn by log w += δ·count·π²/u³."""
         L, mean = state.largest_loss, float(feedback.mean())
         if math.isnan(L):
             if mean == 0:

@@ -44,27 +44,13 @@ class Optimal(Policy[OptimalState]):
     ranges: ClassVar = {"feedback": NOT_NEGATIVE}
 
     def start(self, setting: Setting) -> OptimalState:
-        """Start without feedback, which comes with the draw.
-
-        Args:
-            setting: The weights of the sampler, whose number counts.
-        """
+        """Start without feedback, which comes with the draw."""
         return OptimalState(np.zeros(len(setting.weights)))
 
     def inform(self, state: OptimalState, feedback: FloatArray) -> OptimalState:
-        """Return the state for one draw with this feedback.
-
-        Args:
-            state: The state before, which does not matter.
-            feedback: The feedback π = λ‖g‖ of all clients, [N].
-        """
+        """Return the state for one draw with this feedback."""
         return OptimalState(feedback)
 
     def scores(self, state: OptimalState, ids: IntArray) -> FloatArray:
-        """Return s = π.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients, [m].
-        """
+        """Return s = π."""
         return state.feedback[ids]

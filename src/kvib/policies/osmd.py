@@ -108,11 +108,7 @@ class OSMD(Policy[OSMDState]):
             raise ValueError(f"least={self.least} is not in (0, 1]")
 
     def start(self, setting: Setting) -> OSMDState:
-        """Start with equal expected counts in every expert.
-
-        Args:
-            setting: The number of clients, the budget and the cap of the sampler.
-        """
+        """Start with equal expected counts in every expert."""
         N = len(setting.weights)
         largest = float("nan") if self.gain is None else self.gain**2
         uniform = np.full(N, setting.budget / N)
@@ -133,32 +129,16 @@ class OSMD(Policy[OSMDState]):
         return state._replace(experts=np.tile(mixture, (E, 1)), log_trust=np.log(trust), horizon=T)
 
     def exploration(self, state: OSMDState, round: int) -> Exploration:
-        """Return the floor α: u ≥ α/N.
-
-        Args:
-            state: The state of the policy, which does not matter.
-            round: The number of the round, which does not matter.
-        """
+        """Return the floor α: u ≥ α/N."""
         return Exploration(floor=self.least)
 
     def scores(self, state: OSMDState, ids: IntArray) -> FloatArray:
-        """Return the mixture of all experts.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients, [m].
-        """
+        """Return the mixture of all experts."""
         mixture: FloatArray = np.exp(state.log_trust) @ state.experts[:, ids]
         return mixture
 
     def check(self, state: OSMDState, clients: int, round: int) -> None:
-        """Refuse a state in which an expert has no trust, or does not spend the budget.
-
-        Args:
-            state: The state that was read.
-            clients: The number of clients N.
-            round: The number of the next round.
-        """
+        """Refuse a state in which an expert has no trust, or does not spend the budget."""
         demand(
             state.experts.shape == (len(state.log_trust), clients),
             f"state.experts is of shape {state.experts.shape}, and state.log_trust of "
@@ -171,13 +151,7 @@ class OSMD(Policy[OSMDState]):
         demand(state.experts.max() <= state.cap * (1 + CLOSE), "state.experts exceeds state.cap")
 
     def observe(self, state: OSMDState, cohort: Cohort, feedback: FloatArray) -> OSMDState:
-        """Learn by one step of every expert, and then of the trust in them.
-
-        Args:
-            state: The state before the round.
-            cohort: The clients that answered.
-            feedback: The feedback π = λ‖g‖ of each of them, [m].
-        """
+        """Learn by one step of every expert, and then of the trust in them."""
         # The horizon, which an update of an earlier round must not shorten, and ā.
         T = max(state.horizon, horizon(self.rounds, cohort.round))
         if state.horizon < T:

@@ -61,11 +61,7 @@ class Regularised(Policy[RegularisedState]):
         return cohort.count * feedback**2 / cohort.expected_answers
 
     def start(self, setting: Setting) -> RegularisedState:
-        """Start with ω = 0.
-
-        Args:
-            setting: The number of clients and the budget of the sampler.
-        """
+        """Start with ω = 0."""
         N = len(setting.weights)
         ratio, omega = self._ratio(N, setting.budget), np.zeros(N)
         return RegularisedState(omega, self._gamma(ratio, self.gain, round=0), ratio)
@@ -83,33 +79,17 @@ class Regularised(Policy[RegularisedState]):
         return min(1.0, self._default_mix(ratio, horizon(self.rounds, round)))
 
     def exploration(self, state: RegularisedState, round: int) -> Exploration:
-        """Return the mixture θ: p̃ = (1−θ)p + θK/N, or with p ∝ λ in place of K/N.
-
-        Args:
-            state: The state of the policy.
-            round: The number of the round, counted from 0.
-        """
+        """Return the mixture θ: p̃ = (1−θ)p + θK/N, or with p ∝ λ in place of K/N."""
         return Exploration(mix=self._mix(state.ratio, round), by_weight=self.by_weight)
 
     def scores(self, state: RegularisedState, ids: IntArray) -> FloatArray:
-        """Return s = √(ω + γ) in units of √γ, which is 1 for clients that were never seen.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients, [m].
-        """
+        """Return s = √(ω + γ) in units of √γ, which is 1 for clients that were never seen."""
         if np.isnan(state.gamma):
             return np.ones(len(ids))
         return np.sqrt(1 + state.omega[ids] / state.gamma)
 
     def check(self, state: RegularisedState, clients: int, round: int) -> None:
-        """Refuse a state with feedback in ω and without γ, which the first feedback determines.
-
-        Args:
-            state: The state that was read.
-            clients: The number of clients N.
-            round: The number of the next round.
-        """
+        """Refuse a state with feedback in ω and without γ, which the first feedback determines."""
         super().check(state, clients, round)
         has_gamma = not np.isnan(state.gamma)
         demand(has_gamma or not state.omega.any(), "state.gamma is not known, and state.omega is")
@@ -117,13 +97,7 @@ class Regularised(Policy[RegularisedState]):
     def observe(
         self, state: RegularisedState, cohort: Cohort, feedback: FloatArray
     ) -> RegularisedState:
-        """Learn by ω += π²/p̃ for the clients that answered.
-
-        Args:
-            state: The state before the round.
-            cohort: The clients that answered.
-            feedback: The feedback π = λ‖g‖ of each of them, [m].
-        """
+        """Learn by ω += π²/p̃ for the clients that answered."""
         gamma, gain = state.gamma, float(feedback.mean())
         if np.isnan(gamma) and gain > 0:
             gamma = self._gamma(state.ratio, gain, cohort.round)
@@ -133,36 +107,17 @@ class Regularised(Policy[RegularisedState]):
     def enter(
         self, state: RegularisedState, ids: IntArray, weights: FloatArray
     ) -> RegularisedState:
-        """Let clients join with ω = 0.
-
-        Args:
-            state: The state, whose array already has entries for the new clients.
-            ids: The ids of the new clients.
-            weights: λ of each, which does not matter.
-        """
+        """Let clients join with ω = 0."""
         state.omega[ids] = 0.0
         return state
 
     def reweigh(
         self, state: RegularisedState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> RegularisedState:
-        """Take new weights: ω is a sum of (λ‖g‖)², and is scaled by the square of their ratio.
-
-        Args:
-            state: The state of the policy.
-            ids: The ids of the clients whose weights changed.
-            weights: The new λ of each.
-            ratio: The new λ divided by the old λ of each.
-        """
+        """Take new weights: ω is a sum of (λ‖g‖)², and is scaled by the square of their ratio."""
         state.omega[ids] *= ratio**2
         return state
 
     def resized(self, state: RegularisedState, clients: int, budget: float) -> RegularisedState:
-        """Compute the number of clients per draw anew.
-
-        Args:
-            state: The state of the policy.
-            clients: The new number of clients N.
-            budget: The new budget K.
-        """
+        """Compute the number of clients per draw anew."""
         return state._replace(ratio=self._ratio(clients, budget))

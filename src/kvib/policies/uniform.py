@@ -42,41 +42,19 @@ class Uniform(Policy[UniformState]):
     equal: ClassVar = True
 
     def start(self, setting: Setting) -> UniformState:
-        """Start with an empty state.
-
-        Args:
-            setting: The setting of the sampler, which does not matter.
-        """
+        """Start with an empty state."""
         return UniformState()
 
     def scores(self, state: UniformState, ids: IntArray) -> FloatArray:
-        """Return s = 1 for every client.
-
-        Args:
-            state: The empty state.
-            ids: The ids of the clients, [m].
-        """
+        """Return s = 1 for every client."""
         return np.ones(len(ids))
 
     def enter(self, state: UniformState, ids: IntArray, weights: FloatArray) -> UniformState:
-        """Let clients join, which have the same score as all others.
-
-        Args:
-            state: The empty state.
-            ids: The ids of the new clients.
-            weights: λ of each, which does not matter.
-        """
+        """Let clients join, which have the same score as all others."""
         return state
 
     def reweigh(
         self, state: UniformState, ids: IntArray, weights: FloatArray, ratio: FloatArray
     ) -> UniformState:
-        """Take new weights, which do not matter.
-
-        Args:
-            state: The empty state.
-            ids: The ids of the clients whose weights changed.
-            weights: The new λ of each.
-            ratio: The new λ divided by the old λ of each.
-        """
+        """Take new weights, which do not matter."""
         return state

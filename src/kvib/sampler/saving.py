@@ -66,7 +66,7 @@ def options(
         procedure: The procedure. It is needed if it is the user's own.
     """
     about, arrays = saved
-    intact.said(about, _HEADER)
+    intact.has_entries(about, _HEADER)
     _check_names(saved)
     if procedure is None and about["procedure"] not in PROCEDURES:
         raise storage.OtherFileError(

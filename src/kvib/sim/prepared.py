@@ -70,7 +70,7 @@ def read(path: str | os.PathLike[str]) -> Task:
     """The task in a file that `prepare` wrote."""
     about, arrays = storage.read(path, "task", ARRAYS, compressed=True)
     with storage.whole("task", path):
-        intact.said(about, ("name", "classes", "model"))
+        intact.has_entries(about, ("name", "classes", "model"))
         train = ClientData(arrays["x"], arrays["y"].astype(np.int64), arrays["sizes"])
         test = (arrays["test_x"], arrays["test_y"].astype(np.int64))
         description = dict(about["model"])
