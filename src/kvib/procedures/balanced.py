@@ -8,7 +8,7 @@ from kvib.procedures.procedure import Procedure, whole_and_part
 from kvib.types import FloatArray, IntArray
 
 _CLOSE = 1e-12
-"""A probability whose distance to 0 or 1 shrank below this share of what it was has arrived there."""
+"""A probability is at 0 or 1 once its distance fell below this share of what it was."""
 
 _PIVOT = 1e-10
 """Coefficients below this are 0 except for rounding."""

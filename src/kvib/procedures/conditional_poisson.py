@@ -73,7 +73,7 @@ def _heads(b: FloatArray, k: int) -> FloatArray:
 def _joined(before: FloatArray, after: FloatArray) -> tuple[FloatArray, FloatArray]:
     """P(k heads) and P(k−1 heads) among all coins but i, for every i, [n].
 
-    `before` is the table of the coins from the first on, `after` that of the coins from the last on.
+    `before` is the table of the coins from the first on, `after` the table from the last on.
     """
     n = len(before) - 1
     full, less = np.zeros(n), np.zeros(n)
@@ -198,7 +198,7 @@ Examples:
     >>> cohort = kvib.conditional_poisson([0.5, 0.5, 0.5, 0.25, 0.25], np.random.default_rng(0))
     >>> cohort.ids
     array([1, 2])
-    >>> cohort.pairs().ratio.round(2)          # P(i and j drawn)/(p_i p_j): below 1 off the diagonal
+    >>> cohort.pairs().ratio.round(2)          # P(i and j drawn)/(p_i p_j), off the diagonal
     array([[1.  , 0.71],
            [0.71, 1.  ]])
 

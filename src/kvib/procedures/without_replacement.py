@@ -6,7 +6,6 @@ from kvib.cohort import Incomplete, Pairs
 from kvib.procedures.procedure import Procedure, random_size, size_moments
 from kvib.types import FloatArray, IntArray
 
-
 _EQUAL = 1e-12
 """Probabilities whose relative difference is at most this are equal except for rounding."""
 
@@ -38,7 +37,7 @@ def _pairs(p: FloatArray, at: IntArray) -> Pairs:
 
 
 without_replacement = Procedure("without_replacement", _counts, _pairs)
-"""K different clients, all equally likely.
+"""K different clients are drawn, all equally likely.
 
 Every set of K clients has the same probability. The procedure works for equal probabilities only,
 and refuses others. A fractional K gives ⌊K⌋ or ⌈K⌉ clients, K on average.
