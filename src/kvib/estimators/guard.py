@@ -86,7 +86,7 @@ class Guard:
 
 
 class StepLength(Part):
-    """The length of a typical step, by which a guard measures: a running mean of Σ coefficient·‖g‖."""
+    """The length of a typical step, a running mean of Σ coefficient·‖g‖. A guard measures by it."""
 
     HEADER = ("usual step",)
 
