@@ -232,7 +232,7 @@ def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Tensor) -> Va
         VarianceEstimate(value=0.75, exact=True)
 
     References:
-        Horvitz and Thompson 1952; Yates and Grundy 1953; Deville 1999.
+        Horvitz and Thompson 1952, Yates and Grundy 1953, Deville 1999.
     """
     answered, arrived = answers(cohort, updates)
     lengths = np.full(len(cohort), math.nan)

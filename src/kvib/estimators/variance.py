@@ -29,7 +29,7 @@ class VarianceEstimate(NamedTuple):
         VarianceEstimate(value=2.0, exact=True)
 
     References:
-        Horvitz and Thompson 1952; Yates and Grundy 1953; Deville 1999.
+        Horvitz and Thompson 1952, Yates and Grundy 1953, Deville 1999.
     """
 
     value: float
