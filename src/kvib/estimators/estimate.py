@@ -52,7 +52,7 @@ def unbiased(cohort: Cohort) -> FloatArray:
 def self_normalised(cohort: Cohort) -> FloatArray:
     """Coefficients that make the estimate a mean of the updates, [m]. The estimate is biased.
 
-    They are the unbiased coefficients divided by their sum. FedAvg takes such a mean.
+    They are the unbiased coefficients divided by their sum. FedAvg takes a mean of this kind.
 
     coefficient_i = c_i/Σc with c_i = λ_i·count_i/(q_i·expected_i).
 

@@ -44,9 +44,9 @@ class Guard:
     exploded, and the round is refused.
 
     The first round is measured by the median norm of its updates so far. It teaches the typical
-    step without the updates far beyond the median. Rounds of one or two clients have no such
-    median. The first two updates have none either where updates are added one by one. An explosion
-    there is not shortened.
+    step without the updates far beyond the median. Rounds of one or two clients have no median to
+    measure by. The first two updates have none either where updates are added one by one. An
+    explosion there is not shortened.
 
     Args:
         limit: The largest share of one client in typical steps. By default it is 2, or 20/K where

@@ -91,7 +91,7 @@ def seen(cohort: Cohort, answered: BoolArray, value: float) -> float:
     Two kinds of silence hide noise. The first is that of a client whose answer was certain, even if
     only by an estimate: nothing is known of this noise. The second concerns a value of 0 with
     estimated rates. The clients that answered were certain and showed no noise, but a silent client
-    was not certain, so 0 would be wrong. With known rates 0 is right: rounds in which such a client
+    was not certain, so 0 would be wrong. With known rates 0 is right: rounds in which that client
     answers show more, and the mean is the variance.
     """
     silent = not answered.all()
