@@ -679,11 +679,11 @@ def test_nobody_can_be_drawn(estimator, kind):
 
 def refused(sampler, call, message):
     """The call raises, and changes nothing."""
-    before, now = packed(sampler), sampler.state.memory._now.tolist()
+    before, now = packed(sampler), sampler.state.memory._current.tolist()
     with pytest.raises(ValueError, match=message):
         call()
     assert changed(before, sampler.packed()) == []
-    assert sampler.state.memory._now.tolist() == now
+    assert sampler.state.memory._current.tolist() == now
 
 
 def changed(before, after):

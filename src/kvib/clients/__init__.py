@@ -1,1 +1,1 @@
-"""The clients: who there is, who can be reached, what drawing one costs."""
+"""The clients: the population, the rates at which clients answer, and the prices of draws."""

@@ -1,4 +1,7 @@
-"""Who there is: stable keys, weights that change, clients that come and go, at no cost in N."""
+"""The population: clients with stable keys and changing weights, who join, leave and return.
+
+A change of some clients takes time in proportion to their number, not to the population's.
+"""
 
 import json
 from typing import Any
@@ -15,44 +18,46 @@ from kvib.types import Arrays, BoolArray, FloatArray, IntArray, Key
 
 
 class Population(Part):
-    """Clients by id, 0, 1, 2, … in the order in which they first came.
+    """All clients by id: 0, 1, 2, … in the order in which they first joined.
 
-    Whoever leaves keeps its id, and its history with it. Weights are in units of the total at the
-    beginning, so that what was learned keeps its meaning while λ = weight / total moves.
+    A client that leaves keeps its id and its history. Weights are in units of the total at the
+    beginning, so that what was learned keeps its meaning while λ = weight/total changes.
 
     Args:
-        weights: any positive numbers.
-        keys: strings or integers; by default clients are called by their ids.
+        weights: The weights of the clients at the beginning, any positive numbers.
+        keys: The names of the clients, strings or integers. By default clients are named by ids.
     """
 
     def __init__(self, weights: ArrayLike, keys: Any = None) -> None:
         self.raw = positive_weights(weights)
-        """Weights in those units; longer than the number of clients where more are expected."""
+        """Weights in these units, with room for clients that may join: at least [count]."""
         self.unit = normalise(self.raw)
-        """The total at the beginning, as the user gave it, in two factors."""
+        """The total at the beginning in the user's units, as two factors."""
         self.count = len(self.raw)
-        """How many ids were given out."""
+        """The number of ids, those of departed clients included."""
         self.departed: set[int] = set()
+        """Ids of the clients that have left."""
         self.changed = False
-        """Whether anybody ever came, left or changed its weight."""
+        """Whether a client ever joined, left or changed its weight."""
         self._total = exact_sum.running(self.raw)
         self.names: list[Key] | None = None
+        """The keys of all clients by id; None where clients are named by their ids."""
         self._ids: dict[Key, int] = {}
         if keys is not None:
             self.names = []
             self._name(listed(keys), self.count)
 
     def __len__(self) -> int:
-        """How many clients are here."""
+        """The number of clients that have not left."""
         return self.count - len(self.departed)
 
     @property
     def total(self) -> float:
-        """Σ weight of those who are here."""
+        """Σ weight of the clients that have not left."""
         return float(self._total.sum())
 
     def in_units(self, weights: FloatArray) -> FloatArray:
-        """Weights as the user gives them in the units of the total at the beginning."""
+        """Weights in the user's units, converted to the units of this population."""
         with np.errstate(over="ignore", under="ignore"):
             own = weights / self.unit[0] / self.unit[1]
         bad = np.flatnonzero(~((own > 0) & np.isfinite(own)))
@@ -64,26 +69,26 @@ class Population(Part):
         return own
 
     def share(self, ids: IntArray) -> FloatArray:
-        """λ of these clients, as if they were here."""
+        """λ of these clients, [m]. Departed ones are treated as if they had not left."""
         return self.raw[ids] / self.total if self.changed else self.raw[ids]
 
     def shares(self) -> FloatArray:
-        """λ of all ids; 0 for those who left. To be looked at, not written to."""
+        """λ of all ids, [count], 0 for departed clients. The caller must not write to it."""
         if not self.changed:
             return self.raw[: self.count]
-        every = self.share(np.arange(self.count))
-        every[list(self.departed)] = 0.0
-        return every
+        shares = self.share(np.arange(self.count))
+        shares[list(self.departed)] = 0.0
+        return shares
 
     def here(self) -> IntArray:
-        """Ids of those who are here, ascending."""
+        """Ids of the clients that have not left, ascending."""
         every = np.arange(self.count)
         return np.delete(every, sorted(self.departed)) if self.departed else every
 
     def ids(self, keys: Any) -> IntArray:
-        """Ids of clients by their keys."""
+        """Ids of the clients with these keys, [m]; an error where a key is unknown."""
         if self.names is None:
-            return self._known(np.atleast_1d(np.asarray(keys)))
+            return self._checked_ids(np.atleast_1d(np.asarray(keys)))
         names = listed(keys)
         unknown = [key for key in names if key not in self._ids]
         if unknown:
@@ -91,37 +96,43 @@ class Population(Part):
         return np.array([self._ids[key] for key in names], np.int64)
 
     def keys(self, ids: ArrayLike) -> list[Key]:
-        """What these clients are called."""
-        known = self._known(np.atleast_1d(np.asarray(ids)))
-        return known.tolist() if self.names is None else [self.names[i] for i in known]
+        """The keys of these clients."""
+        checked = self._checked_ids(np.atleast_1d(np.asarray(ids)))
+        return checked.tolist() if self.names is None else [self.names[i] for i in checked]
 
-    def _known(self, given: Any) -> IntArray:
-        if given.size == 0:
+    def _checked_ids(self, ids: Any) -> IntArray:
+        """Ids as integers, [m]; an error where no client has them."""
+        if ids.size == 0:
             return np.empty(0, np.int64)
-        if given.ndim != 1 or given.dtype.kind not in "iu":
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise ValueError(
-                f"clients are called 0 to {self.count - 1} here, not {given.ravel().tolist()[0]!r}"
+                f"clients are called 0 to {self.count - 1} here, not {ids.ravel().tolist()[0]!r}"
             )
-        bad = given[(given < 0) | (given >= self.count)]
+        bad = ids[(ids < 0) | (ids >= self.count)]
         if len(bad):
             raise ValueError(f"unknown client id {bad[0]}; ids are 0 to {self.count - 1}")
-        return np.asarray(given, np.int64)
+        return np.asarray(ids, np.int64)
 
     def is_here(self, ids: IntArray) -> BoolArray:
-        """Whether they are."""
+        """Whether these clients have not left, [m]."""
         if not self.departed:
             return np.ones(len(ids), np.bool_)
         return np.array([i not in self.departed for i in ids.tolist()], np.bool_)
 
     def found(self, keys: list[Key]) -> IntArray:
-        """Ids of clients by their keys; −1 for keys of clients who never came."""
+        """Ids of the clients with these keys, [m]; −1 for keys that no client ever had."""
         if self.names is None:
-            every = range(self.count)
-            return np.array([key if key in every else -1 for key in keys], np.int64)
+            ids = range(self.count)
+            return np.array([key if key in ids else -1 for key in keys], np.int64)
         return np.array([self._ids.get(key, -1) for key in keys], np.int64)
 
     def prepare(self, keys: list[Key] | None, number: int) -> tuple[IntArray, BoolArray]:
-        """Ids for clients that come, and which of them return. Errors leave all as it was."""
+        """Ids for clients that join, and which of them return. It changes nothing itself.
+
+        Args:
+            keys: Their keys. None means newcomers that are named by their ids.
+            number: The number of clients that join.
+        """
         if keys is None:
             if self.names is not None:
                 raise ValueError("clients have keys here; give the newcomers keys too")
@@ -129,63 +140,71 @@ class Population(Part):
         if len(keys) != number:
             raise ValueError(f"{len(keys)} keys for {number} weights; give one of each per client")
         _refuse_twice(keys)
-        known = self._ids if self.names is not None else range(self.count)
-        back = np.array([key in known for key in keys], np.bool_)
-        if self.names is None and not back.all():
+        existing = self._ids if self.names is not None else range(self.count)
+        returning = np.array([key in existing for key in keys], np.bool_)
+        if self.names is None and not returning.all():
             raise ValueError("clients are called by their ids here; let newcomers have theirs")
         ids = np.empty(number, np.int64)
-        ids[back] = self.ids([key for key in keys if key in known])
-        still = ids[back][self.is_here(ids[back])]
-        if len(still):
-            raise ValueError(f"client {self.keys(still)[0]!r} is here already; use reweigh")
-        ids[~back] = np.arange(self.count, self.count + number - np.count_nonzero(back))
-        return ids, back
+        ids[returning] = self.ids([key for key in keys if key in existing])
+        present = ids[returning][self.is_here(ids[returning])]
+        if len(present):
+            raise ValueError(f"client {self.keys(present)[0]!r} is here already; use reweigh")
+        ids[~returning] = np.arange(self.count, self.count + number - np.count_nonzero(returning))
+        return ids, returning
 
     def add(self, ids: IntArray, weights: FloatArray, keys: list[Key] | None) -> None:
-        """New ones, with the ids that `prepare` gave them, their weights in our units; there is
-        room for them."""
+        """Add new clients. `widen` has made room for them.
+
+        Args:
+            ids: The ids that `prepare` gave them.
+            weights: Their weights in the units of this population.
+            keys: Their keys, where clients have keys.
+        """
         self.raw[ids] = weights
         if self.names is not None and keys is not None:
             self._name(keys, len(ids))
         self.count += len(ids)
-        self._pay(weights)
+        self._add_to_total(weights)
 
     def widen(self, entries: int) -> None:
-        """Room for more clients."""
+        """Make room for more clients."""
         self.raw = growing.widened(self.raw, entries, empty=1)
 
     def leave(self, ids: IntArray) -> None:
-        """They are gone, and may return."""
+        """Let these clients leave. They may return."""
         self.departed.update(ids.tolist())
-        self._pay(-self.raw[ids])
+        self._add_to_total(-self.raw[ids])
 
     def come_back(self, ids: IntArray) -> None:
-        """As they were."""
+        """Let these clients return with the weights that they had."""
         self.departed.difference_update(ids.tolist())
-        self._pay(self.raw[ids])
+        self._add_to_total(self.raw[ids])
 
     def reweigh(self, ids: IntArray, weights: FloatArray) -> None:
-        """New weights in our units."""
+        """Give these clients new weights, in the units of this population."""
         here = self.is_here(ids)
-        self._pay(-self.raw[ids[here]])
-        self._pay(weights[here])
+        self._add_to_total(-self.raw[ids[here]])
+        self._add_to_total(weights[here])
         self.raw[ids] = weights
 
     HEADER = ("population",)
     ARRAYS = ("weights", "population")
 
     def about(self) -> dict[str, Any]:
-        """Numbers for the header of a file."""
-        said = {
+        """The units, the total and two flags, for the header of a file."""
+        header = {
             "unit": self.unit,
             "total": self._total.tolist(),
             "changed": self.changed,
             "named": self.names is not None,
         }
-        return {"population": said}
+        return {"population": header}
 
     def packed(self, clients: int) -> Arrays:
-        """As arrays; keys as one JSON text, which tells integers from strings."""
+        """Weights, departed ids and keys as arrays.
+
+        The keys are one JSON text, which distinguishes integers from strings.
+        """
         arrays: Arrays = {
             "weights": self.raw[:clients],
             "population.gone": np.array(sorted(self.departed), np.int64),
@@ -196,7 +215,7 @@ class Population(Part):
         return arrays
 
     def restore(self, saved: Saved) -> None:
-        """What was saved, for as many clients as there are."""
+        """Take over a saved population of the same number of clients."""
         about, arrays = saved.about["population"], saved.part("population")
         self.raw[:] = saved.arrays["weights"]  # normalising again may change the last digit
         named = intact.flag(about, "named")
@@ -218,11 +237,13 @@ class Population(Part):
             self.names = []
             self._name(_parsed(arrays["keys"]), self.count)
 
-    def _pay(self, amounts: FloatArray) -> None:
+    def _add_to_total(self, amounts: FloatArray) -> None:
+        """Add weights to the total, or negative ones to subtract them."""
         self.changed = True
         exact_sum.add(self._total, amounts)
 
     def _name(self, keys: list[Key], number: int) -> None:
+        """Give the next ids, this many, their keys."""
         assert self.names is not None
         if len(keys) != number:
             raise ValueError(f"{len(keys)} keys for {number} clients; give one per client")
@@ -233,17 +254,17 @@ class Population(Part):
 
 
 def listed(keys: Any) -> list[Key]:
-    """Keys, one or many, as plain strings and integers: what a file says, and a coin is made of."""
-    given = keys.tolist() if isinstance(keys, np.ndarray | np.generic) else keys
-    if isinstance(given, str | int) or not hasattr(given, "__iter__"):
-        given = [given]
-    if isinstance(given, bytes):
-        raise ValueError(f"key {given!r} is neither a string nor an integer; decode it")
-    return [key if type(key) is str or type(key) is int else _plain(key) for key in given]
+    """Keys, one or many, as plain strings and integers, which files and coins are made of."""
+    items = keys.tolist() if isinstance(keys, np.ndarray | np.generic) else keys
+    if isinstance(items, str | int) or not hasattr(items, "__iter__"):
+        items = [items]
+    if isinstance(items, bytes):
+        raise ValueError(f"key {items!r} is neither a string nor an integer; decode it")
+    return [key if type(key) is str or type(key) is int else _plain(key) for key in items]
 
 
 def _parsed(text: NDArray[np.uint8]) -> list[Key]:
-    """Keys from their JSON."""
+    """The keys in a JSON text."""
     try:
         keys = json.loads(text.tobytes())
     except (ValueError, RecursionError) as error:
@@ -253,6 +274,7 @@ def _parsed(text: NDArray[np.uint8]) -> list[Key]:
 
 
 def _plain(key: Any) -> Key:
+    """A key as a plain string or integer; an error where it is neither."""
     if isinstance(key, str):
         return str(key)
     if isinstance(key, np.integer):
@@ -261,6 +283,7 @@ def _plain(key: Any) -> Key:
 
 
 def _refuse_twice(keys: list[Key]) -> None:
+    """Refuse keys of which one is listed twice."""
     if len(set(keys)) < len(keys):
         seen: set[Key] = set()
         twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]

@@ -1,4 +1,4 @@
-"""The budget of a round, and what drawing a client takes from it."""
+"""The budget of a round, and the prices of clients: what drawing a client takes from it."""
 
 import math
 from typing import Any
@@ -15,15 +15,17 @@ from kvib.types import Arrays, FloatArray, IntArray, Scores
 
 
 class Prices(Part):
-    """A price of 1 for each client; or its cost; or, where the budget counts answers, the
-    probability of an answer.
+    """The budget of a round and the price of every client.
+
+    The price is 1, or the cost of the client. Where the budget counts answers and the response is
+    known, it is multiplied by the probability of an answer.
 
     Args:
-        budget: what a round may spend.
-        cost: what drawing each client costs, [N]; None means 1.
-        over_select: whether the budget counts answers.
-        reach: how likely they are.
-        clients: how many there are.
+        budget: What a round may spend.
+        cost: The cost of drawing each client, [N]. None means 1.
+        over_select: Whether the budget counts answers instead of drawn clients.
+        rates: The probabilities that clients answer.
+        clients: The number of clients.
     """
 
     HEADER = ("budget", "over-select", "usual")
@@ -43,19 +45,19 @@ class Prices(Part):
             self.clients_per_round /= float(self.of(np.arange(clients)).mean())
 
     def _settle(self) -> None:
-        """What follows from which rates are known."""
-        # with known rates a client that answers seldom costs little
+        """Set what follows from which rates are known."""
+        # With known rates a client that seldom answers has a low price.
         self._by_answers = self.over_select and self._rates.answers_known
         self.differ = self.cost is not None or self._by_answers
         """Whether the budget is more than a count of clients."""
 
     def of(self, ids: IntArray) -> FloatArray:
-        """Prices of these clients, [m]."""
+        """The prices of these clients, [m]."""
         price = np.ones(len(ids)) if self.cost is None else self.cost[ids]
         return price * self._rates.answering(ids) if self._by_answers else price
 
     def preferring(self, scores: Scores) -> Scores:
-        """score/√price: whom to prefer when the budget is spent on prices."""
+        """Scores divided by √price: p ∝ π/√price makes Σπ²/p least for a given Σ price·p."""
         if not self.differ:
             return scores
         return lambda ids: scores(ids) / np.sqrt(self.of(ids))
@@ -64,22 +66,22 @@ class Prices(Part):
         """The budget of a round, raised where it counts answers whose rate is being learned.
 
         Args:
-            budget: for this round; None means the usual one.
-            clients: how many there are.
+            budget: The budget for this round only. None means the default one.
+            clients: The number of clients.
         """
         most = math.inf if self.cost is not None else clients  # costs are clipped, not summed up
-        given = self.budget if budget is None else checked_budget(budget, most)
+        spent = self.budget if budget is None else checked_budget(budget, most)
         if self.over_select and not self._rates.answers_known:
-            return given / common(self._rates.response)
-        return given
+            return spent / common(self._rates.response)
+        return spent
 
     def widen(self, entries: int) -> None:
-        """Room for more clients."""
+        """Make room for more clients."""
         if self.cost is not None:
             self.cost = growing.widened(self.cost, entries)
 
     def about(self) -> dict[str, Any]:
-        """Numbers for the header of a file."""
+        """The budget and how it is spent, for the header of a file."""
         return {
             "budget": self.budget,
             "over-select": self.over_select,
@@ -87,13 +89,13 @@ class Prices(Part):
         }
 
     def packed(self, clients: int) -> Arrays:
-        """Costs, where there are any."""
+        """The costs as an array, where clients have costs."""
         return {} if self.cost is None else {"cost.each": self.cost[:clients]}
 
     def restore(self, saved: Saved) -> None:
-        """The budget as it was saved; costs were given at the start, as `saved_cost` found them.
+        """Take over the saved budget. The rates must be restored before.
 
-        The rates must be restored before.
+        The costs were given to the constructor, as `saved_cost` found them.
         """
         self._settle()
         self.budget = saved.about["budget"]
@@ -101,9 +103,9 @@ class Prices(Part):
 
 
 def saved_cost(saved: Saved) -> FloatArray | None:
-    """What drawing each client costs, if anything."""
+    """The cost of drawing each client, [N], or None where the file holds no costs."""
     about, arrays = saved.about, saved.part("cost")
     intact.names("cost", arrays, (), ("each",))
     if about["version"] == 1 and not about["over-select"] and about["usual"] != about["budget"]:
-        intact.names("cost", arrays, ("each",))  # the budget is in units of something
+        intact.names("cost", arrays, ("each",))  # only costs make the two differ
     return arrays.get("each")

@@ -1,4 +1,8 @@
-"""How likely clients are to be available, and to answer: two rates, known or learned."""
+"""Two rates per client, known or learned: how likely it is available, and how likely it answers.
+
+A trial is a round in which a client could be available (or answer), a hit is a trial in which it
+was (or did), a miss is a trial in which it was not.
+"""
 
 import math
 from dataclasses import dataclass
@@ -15,59 +19,79 @@ from kvib.files.part import Part, Saved
 from kvib.types import Arrays, BoolArray, FloatArray, IntArray
 
 SMALLEST_RATE = 1e-9
+"""The smallest rate that a user may give."""
 SHARE = Range("from 0 to 1", 0.0, 1.0)
 UNLIKELY = 1e-4
-"""A silence of all clients at once that is less likely than this is one event, not one of each."""
+"""If it is less likely than this that all clients miss at once, one event has caused all misses."""
 DEVIATIONS = 4.0
-"""Standard deviations that a round must lie below the recent ones to count as an outage."""
+"""Standard deviations by which a round must lie below the recent ones to count as an outage."""
 FORGIVEN, RARE = 10, 0.05
-"""Outages that are not counted: the first ten rounds of them, and one round in twenty. What happens
-more often is how the fleet is, by day and night, say."""
+"""Outages that are forgiven: ten rounds, or one round in twenty where that is more. What happens
+more often is a property of the fleet, such as day and night, and is learned."""
 YOUNGER = ("missed", "rounds", "outages", "lowest", "lately")
 """Fields of the state that files of version 0.1 lack."""
-FORGET = 0.9
-"""Weight of the past in the share of clients that came lately."""
+RECENT_SHARE_DECAY = 0.9
+"""Weight of the past in the running mean of the share of hits."""
 
 
 class RateState(NamedTuple):
-    """What was counted, or the known rate."""
+    """The known rate, or the counts from which the rate is estimated."""
 
     known: FloatArray
-    """[1] if all share it, [N], or [0] when the rate is estimated."""
+    """The known rate: [1] if all clients share it, else [N]. It is [0] when the rate is
+    estimated."""
     trials: IntArray
-    """[N], or [0] when the rate is known."""
+    """Counted trials of each client, [N], or [0] when the rate is known."""
     hits: IntArray
+    """Counted hits of each client, [N], or [0] when the rate is known."""
     missed: IntArray
-    """Trials since the last hit that were counted, [N], or [0] when the rate is known."""
+    """Counted misses since the last hit, [N], or [0] when the rate is known."""
     total_trials: int = 0
+    """Σ trials."""
     total_hits: int = 0
+    """Σ hits."""
     rounds: int = 0
-    """How many were observed, outages included."""
+    """The number of rounds that were observed, outages included."""
     outages: int = 0
-    """Rounds that were not counted."""
+    """The number of outages of the second kind of `EstimatedRate`, which were not counted."""
     strength: float = 0.0
+    """s of `EstimatedRate`."""
     lowest: float = 0.0
+    """The smallest estimate that is used."""
     lately: float = 0.0
-    """Share of the clients that came in recent rounds, a running mean; 0 before the first."""
+    """The share of hits in recent rounds, a running mean; 0 before the first round."""
 
 
 @dataclass(frozen=True)
 class EstimatedRate:
-    """A rate per client, learned from how often it came; until somebody fails, exactly 1.
+    """A rate per client that is learned from how often the client was available, or answered.
 
-    q_i = (s·q̄ + hits_i)/(s + trials_i): the client's own frequency, shrunk to the common one q̄ as
-    if s further trials had gone like everybody's. Estimates that use it are consistent, not
-    unbiased, and their cohorts say so.
+    Every client starts with the common rate of all clients, and its own record counts more with
+    every trial. Until a client misses, every rate is exactly 1. Estimates that divide by a learned
+    rate are consistent, not unbiased, and their cohorts say so.
 
-    An outage teaches nothing about a client. A round counts as one where all clients fail at once,
-    which their rates make less likely than 1 in 10,000, or where fewer than half of the usual share
-    comes, four standard deviations below it. A share that stays low becomes the usual one, and so
-    does one that returns: of the second kind at most ten rounds, or one in twenty, are outages.
+    q_i = (s·q̄ + hits_i)/(s + trials_i). This is the client's own frequency, shrunk to the common
+    rate q̄ as if it had s further trials with the common outcome.
+
+    An outage teaches nothing about a single client, so it is not counted. There are two kinds. In
+    the first, all clients miss at once although their rates make this less likely than 1 in 10,000.
+    In the second, the share of hits is below half of its running mean, and also four standard
+    deviations below it. At most ten rounds, or one round in twenty, are outages of the second kind:
+    a share that stays low becomes the expected one, and so does one that returns.
 
     Args:
-        strength: s.
-        lowest: the smallest rate that is used, so that no client counts more than 1/lowest times.
-            Clients that come less often than that count too little.
+        strength: The number s of trials that the common rate counts for.
+        lowest: The smallest rate that is used, so that no client counts more than 1/lowest times.
+            Clients whose rate is lower than that count too little.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> rate = kvib.EstimatedRate()
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1] * 4, budget=4, response=rate, seed=0)
+        >>> cohort = sampler.draw()
+        >>> sampler.update(cohort, norms=[1.0, 1.0, 1.0, np.nan])          # client 3 did not answer
+        >>> sampler.draw().answer_probability.round(2)
+        array([0.83, 0.83, 0.83, 0.67])
     """
 
     strength: float = 5.0
@@ -83,7 +107,13 @@ class EstimatedRate:
 
 
 def start(rate: ArrayLike | EstimatedRate, clients: int, name: str) -> RateState:
-    """The state of a rate that was given (a number, or one per client) or is to be estimated."""
+    """The state of a rate before the first round.
+
+    Args:
+        rate: A number, one number per client, or `EstimatedRate`.
+        clients: The number of clients.
+        name: The name of the rate in messages.
+    """
     none = np.empty(0)
     nothing = none.astype(np.int64)
     if isinstance(rate, EstimatedRate):
@@ -104,7 +134,7 @@ def start(rate: ArrayLike | EstimatedRate, clients: int, name: str) -> RateState
 
 
 def checked(state: RateState, clients: int, name: str) -> RateState:
-    """Refuse a state that was read and cannot be one of this many clients."""
+    """A state that was read from a file; an error where it cannot be one of this many clients."""
     known, *counted = (len(values) for values in state[:4])
     demand(
         (known, *counted) in ((1, 0, 0, 0), (clients, 0, 0, 0), (0, clients, clients, clients)),
@@ -127,7 +157,7 @@ def checked(state: RateState, clients: int, name: str) -> RateState:
 
 
 def is_known(state: RateState) -> bool:
-    """Whether the rate was given, not learned."""
+    """Whether the rate is known, not learned."""
     return len(state.known) > 0
 
 
@@ -139,54 +169,62 @@ def at(state: RateState, ids: IntArray) -> FloatArray:
 
 
 def before_absence(state: RateState, ids: IntArray) -> FloatArray:
-    """The rate of these clients without the misses since they last came, [m]."""
+    """The rate of these clients without the misses since their last hits, [m]."""
     if is_known(state):
         return at(state, ids)
     return _frequency(state, ids, state.trials[ids] - state.missed[ids])
 
 
 def _frequency(state: RateState, ids: IntArray, trials: IntArray) -> FloatArray:
+    """(s·q̄ + hits)/(s + trials) of these clients, at least `lowest`, [m]."""
     s = state.strength
     own = (s * common(state) + state.hits[ids]) / (s + trials)
     return np.maximum(own, state.lowest)
 
 
 def observe(state: RateState, ids: IntArray, hits: Any) -> RateState:
-    """Count one trial of each of these clients, unless all of them were cut off together."""
+    """Count one trial of each of these clients, unless the round is an outage.
+
+    Args:
+        state: The state before the round. Its arrays are changed in place.
+        ids: The clients with a trial in this round.
+        hits: Whether each trial was a hit, [m].
+    """
     if is_known(state) or not len(ids):
         return state
-    came, share = np.asarray(hits, np.bool_), float(np.mean(hits))
-    expected = state.lately or share
-    after = state._replace(lately=FORGET * expected + (1 - FORGET) * share, rounds=state.rounds + 1)
-    if not came.any() and _is_one_event(state, ids):
+    hit, share = np.asarray(hits, np.bool_), float(np.mean(hits))
+    past = RECENT_SHARE_DECAY * (state.lately or share)
+    recent = past + (1 - RECENT_SHARE_DECAY) * share
+    after = state._replace(lately=recent, rounds=state.rounds + 1)
+    if not hit.any() and _is_one_event(state, ids):
         return after
-    if _is_outage(state, len(ids), int(np.count_nonzero(came))):
+    if _is_outage(state, len(ids), int(np.count_nonzero(hit))):
         return after._replace(outages=state.outages + 1)
     state.trials[ids] += 1
-    state.hits[ids] += came
-    state.missed[ids] = np.where(came, 0, state.missed[ids] + 1)
+    state.hits[ids] += hit
+    state.missed[ids] = np.where(hit, 0, state.missed[ids] + 1)
     return after._replace(
         total_trials=state.total_trials + len(ids),
-        total_hits=state.total_hits + int(np.count_nonzero(came)),
+        total_hits=state.total_hits + int(np.count_nonzero(hit)),
     )
 
 
 def _is_one_event(state: RateState, ids: IntArray) -> bool:
-    """Whether these clients cannot all have failed by chance."""
+    """Whether it is too unlikely that all these clients miss by chance."""
     return len(ids) > 1 and bool(np.prod(1 - at(state, ids)) < UNLIKELY)
 
 
-def _is_outage(state: RateState, clients: int, came: int) -> bool:
-    """Whether few came, as seldom happens: one cause must have kept the others away."""
+def _is_outage(state: RateState, clients: int, hits: int) -> bool:
+    """Whether the hits of a round are so few that one cause must explain the misses."""
     if clients < 2 or state.outages >= max(FORGIVEN, RARE * state.rounds):
         return False
     expected = clients * state.lately
     deviation = math.sqrt(max(expected * (1 - state.lately), 0.0))
-    return came < expected / 2 and came < expected - DEVIATIONS * deviation
+    return hits < expected / 2 and hits < expected - DEVIATIONS * deviation
 
 
 def forgiven(state: RateState, ids: IntArray) -> RateState:
-    """Without the misses since these clients last came: they had left, and were not away."""
+    """The state without the misses since the last hits of these clients, who had left by then."""
     if is_known(state):
         return state
     misses = state.missed[ids].copy()
@@ -196,12 +234,12 @@ def forgiven(state: RateState, ids: IntArray) -> RateState:
 
 
 def common(state: RateState) -> float:
-    """q̄ of a rate that is being learned."""
+    """The common rate q̄ of all clients, where the rate is learned."""
     return (1 + state.total_hits) / (1 + state.total_trials)
 
 
 def widened(state: RateState, entries: int) -> RateState:
-    """Room for more clients, who were never tried."""
+    """The state with room for more clients, who have no trials yet."""
     if is_known(state):
         return state
     trials, hits, missed = (growing.widened(counts, entries) for counts in _counts(state))
@@ -209,17 +247,18 @@ def widened(state: RateState, entries: int) -> RateState:
 
 
 def cut(state: RateState, clients: int) -> RateState:
-    """Without room for more."""
+    """The state of the first clients, this many, without room for more."""
     trials, hits, missed = (counts[:clients] for counts in _counts(state))
     return state._replace(trials=trials, hits=hits, missed=missed)
 
 
 def _counts(state: RateState) -> tuple[IntArray, IntArray, IntArray]:
+    """The arrays with one entry per client."""
     return state.trials, state.hits, state.missed
 
 
 def of_today(name: str, arrays: Arrays) -> Arrays:
-    """The arrays of a saved rate, with the `YOUNGER` ones where the file lacks them."""
+    """The arrays of a saved rate, completed by defaults for the `YOUNGER` fields that it lacks."""
     clients = len(arrays[f"{name}.trials"]) if f"{name}.trials" in arrays else 0
     lowest = EstimatedRate.lowest if clients else 0.0
     none = np.asarray(0)
@@ -229,12 +268,15 @@ def of_today(name: str, arrays: Arrays) -> Arrays:
 
 
 class Rates(Part):
-    """q = a·r: clients are available with probability a, and who is drawn answers with r.
+    """The two rates of all clients, and their product q = a·r.
+
+    A client is available with probability a before the draw. A drawn client answers with
+    probability r.
 
     Args:
-        response: r: a number, one per client, or to be estimated.
-        availability: a, given in the same ways.
-        clients: how many there are.
+        response: The response r: a number, one number per client, or `EstimatedRate`.
+        availability: The availability a, in the same forms.
+        clients: The number of clients.
     """
 
     def __init__(
@@ -248,14 +290,14 @@ class Rates(Part):
         self._settle()
 
     def _settle(self) -> None:
-        """What follows from which rates are known, which never changes."""
+        """Set what follows from which rates are known."""
         self.answers_known = is_known(self.response)
-        """Whether r was given, not learned."""
+        """Whether r is known, not learned."""
         self.availability_known = is_known(self.availability)
-        """Whether a was given, not learned."""
+        """Whether a is known, not learned."""
         known = self.answers_known and self.availability_known
         self.guarantee: Guarantee = "unbiased" if known else "consistent"
-        """What division by q gives."""
+        """The guarantee of an estimate that divides by q."""
         always = self.availability_known and bool((self.availability.known == 1).all())
         self.always = always
         """Whether every client is available in every round."""
@@ -278,7 +320,7 @@ class Rates(Part):
         return max(len(self.response.known), len(self.availability.known)) > 1
 
     def must_be_listed(self, available: ArrayLike | None) -> None:
-        """Refuse a draw that is not told who is there, where the estimate is divided by a."""
+        """Refuse a draw without a list of the available clients where estimates divide by a."""
         if available is None and not self.always:
             raise ValueError(
                 "this sampler divides by the availability of clients, so each draw must be told "
@@ -286,46 +328,48 @@ class Rates(Part):
             )
 
     def before_absence(self, ids: IntArray) -> FloatArray:
-        """a of these clients as it was when they were last there, [m]."""
+        """a of these clients without the misses since they were last available, [m]."""
         return before_absence(self.availability, ids)
 
     def missed(self, ids: IntArray) -> IntArray | None:
-        """Rounds in a row that these clients were away, outages not counted, [m]; None where
-        availability is not learned."""
+        """The number of rounds in a row that each of these clients was not available, [m].
+
+        Outages are not counted. None means that availability is not learned.
+        """
         return None if self.availability_known else self.availability.missed[ids]
 
     def forgive(self, ids: IntArray) -> None:
-        """These clients left: their last absence says nothing about how often they are there."""
+        """Remove the misses since these clients were last available: they have left."""
         self.availability = forgiven(self.availability, ids)
 
     def observe_presence(self, ids: IntArray, present: BoolArray) -> None:
-        """Which of these clients were there."""
+        """Learn which of these clients were available."""
         self.availability = observe(self.availability, ids, present)
 
     def observe_answers(self, ids: IntArray, answered: BoolArray) -> None:
-        """Which of these clients answered."""
+        """Learn which of these clients answered."""
         self.response = observe(self.response, ids, answered)
 
     def lost(self, cohort: Cohort, answered: BoolArray) -> int:
-        """How many are silent whose answer was certain; 0 where the rate of answers is learned."""
+        """The number of silent clients whose answer was certain; 0 where r is learned."""
         return int(np.count_nonzero(cohort.lost(answered))) if self.answers_known else 0
 
     def widen(self, entries: int) -> None:
-        """Room for more clients, who were never tried."""
+        """Make room for more clients, who have no trials yet."""
         self.response = widened(self.response, entries)
         self.availability = widened(self.availability, entries)
 
     ARRAYS = ("response", "availability")
 
     def packed(self, clients: int) -> Arrays:
-        """As arrays."""
+        """Both rates as arrays."""
         return {
             **storage.pack("response", cut(self.response, clients)),
             **storage.pack("availability", cut(self.availability, clients)),
         }
 
     def restore(self, saved: Saved) -> None:
-        """What was saved."""
+        """Take over the saved rates."""
         self.response, self.availability = (
             self._restored(saved, name, fresh)
             for name, fresh in (("response", self.response), ("availability", self.availability))
@@ -333,6 +377,6 @@ class Rates(Part):
         self._settle()
 
     def _restored(self, saved: Saved, name: str, fresh: RateState) -> RateState:
-        """One of the two rates."""
+        """The saved state of one of the two rates."""
         arrays, clients = of_today(name, saved.arrays), saved.clients
         return checked(storage.unpack(name, fresh, arrays, clients), clients, name)

@@ -1,4 +1,4 @@
-"""The step: from a cohort's updates to the estimate of full participation."""
+"""Estimators: from the updates of a cohort to an estimate of the step of all clients."""
 
 from kvib.estimators.difference import Difference
 from kvib.estimators.estimate import (

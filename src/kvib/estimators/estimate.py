@@ -1,4 +1,4 @@
-"""From a cohort's updates to the estimate of the full-participation step."""
+"""The estimate of the full-participation step from the updates of a cohort."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,25 @@ from kvib.types import FloatArray, IntArray, Tensor
 
 
 def unbiased(cohort: Cohort) -> FloatArray:
-    """λ·count/(q·expected): E[Σ coefficient·update] is the full-participation step, exactly."""
+    """Coefficients that make the estimate unbiased, [m].
+
+    An update counts in inverse proportion to how often it arrives on average. Then
+    E[Σ coefficient·update] is the full-participation step Σλg, exactly.
+
+    coefficient_i = λ_i·count_i/(q_i·expected_i).
+
+    Args:
+        cohort: The clients of the round. A selector's cohort is refused: it has no probabilities.
+
+    Examples:
+        >>> import kvib
+        >>> cohort = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.5, 1.0], weight=[0.1, 0.4])
+        >>> kvib.unbiased(cohort)
+        array([0.2, 0.4])
+
+    References:
+        Horvitz and Thompson 1952; Hansen and Hurwitz 1943 for draws with replacement.
+    """
     if not cohort.by_chance:
         raise ValueError(
             "a selector's cohort has no inclusion probabilities, so nothing makes it unbiased; "
@@ -32,7 +50,24 @@ def unbiased(cohort: Cohort) -> FloatArray:
 
 
 def self_normalised(cohort: Cohort) -> FloatArray:
-    """The same, divided by their sum: a mean of the updates, as FedAvg takes it. Biased."""
+    """Coefficients that make the estimate a mean of the updates, [m]. The estimate is biased.
+
+    They are the unbiased coefficients divided by their sum. FedAvg takes a mean of this kind.
+
+    coefficient_i = c_i/Σc with c_i = λ_i·count_i/(q_i·expected_i).
+
+    Args:
+        cohort: The clients of the round.
+
+    Examples:
+        >>> import kvib
+        >>> cohort = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.5, 1.0], weight=[0.1, 0.4])
+        >>> kvib.self_normalised(cohort)
+        array([0.33333333, 0.66666667])
+
+    References:
+        McMahan et al. 2017 (FedAvg). Survey sampling calls it Hájek's estimator.
+    """
     coefficients = cohort.coefficients
     total = coefficients.sum()
     return coefficients / total if total > 0 else coefficients
@@ -46,41 +81,51 @@ def estimate(
 ) -> Update:
     """Estimate Σ_i λ_i g_i over all clients from the updates of the drawn ones.
 
-    d = Σ_{i ∈ S} λ_i·count_i/(q_i·expected_i) · g_i, added in double precision and returned in the
-    form and precision of the first update, without gradients; double for integers.
+    Clients that are seldom drawn count more when they are drawn, so that the mean over all draws is
+    the step of all clients.
+
+    d = Σ_{i ∈ S} λ_i·count_i/(q_i·expected_i) · g_i.
+
+    The sum is taken in double precision. It is returned without gradients in the form and precision
+    of the first update, in double precision for integers.
+
+    Args:
+        cohort: The clients of the round.
+        updates: One update per client in the order of `cohort.ids`, None where a client did not
+            answer. They are a list, or an array or tensor stacked along the first axis. A mapping
+            from client id to update works too, without the clients that did not answer. All
+            updates are real and finite.
+        coefficients: The function that gives the coefficients: `unbiased` or `self_normalised`.
+        like: An update of the form of the model. With it an empty cohort gives zeros of that form,
+            not 0.0.
 
     Examples:
-        >>> import kvib
+        >>> import numpy as np, kvib
         >>> cohort = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.5, 1.0], weight=[0.1, 0.4])
         >>> kvib.estimate(cohort, [{"w": np.array([1.0, 0.0])}, {"w": np.array([0.0, 1.0])}])
         {'w': array([0.2, 0.4])}
 
-    Args:
-        cohort: who was drawn.
-        updates: one per client in the order of `cohort.ids` (a list, or an array or tensor stacked
-            along the first axis), None where a client did not answer; or a mapping from client id
-            to update, without those. All are real and finite.
-        coefficients: `unbiased` or `self_normalised`.
-        like: what the model looks like; then an empty cohort gives zeros of that form, not 0.0.
+    References:
+        Horvitz and Thompson 1952; Hansen and Hurwitz 1943 for draws with replacement.
     """
-    answered, given = answers(cohort, updates)
+    answered, arrived = answers(cohort, updates)
     if not answered.any():
         if like is not None:
             return _map(lambda leaf: tensors.zeros(leaf, leaf.shape), like)
         if hasattr(updates, "shape"):
-            nothing = tensors.real(updates)
-            return tensors.zeros(nothing, nothing.shape[1:])
+            empty = tensors.real(updates)
+            return tensors.zeros(empty, empty.shape[1:])
         return 0.0
-    those = cohort.take(answered)
-    factors = coefficients(those)
-    total = _summed(factors, given)
+    part = cohort.take(answered)
+    factors = coefficients(part)
+    total = _summed(factors, arrived)
     if not math.isfinite(norm(total)):
-        raise _blamed(those.ids, factors, given, total)
+        raise _cause(part.ids, factors, arrived, total)
     return total
 
 
 def _summed(factors: FloatArray, updates: Sequence[Update] | Tensor) -> Update:
-    """Σ factor·update, part by part."""
+    """Σ factor·update, in the form of the first update."""
     if hasattr(updates, "shape"):
         stacked = tensors.real(updates)
         flat = tensors.doubled(factors, stacked.reshape((len(stacked), -1)))
@@ -98,19 +143,23 @@ def _summed(factors: FloatArray, updates: Sequence[Update] | Tensor) -> Update:
 
 
 def _check_forms(updates: Sequence[Update]) -> None:
-    mine = _form(updates[0])
+    """Refuse updates of different forms."""
+    first = _form(updates[0])
     for update in updates[1:]:
-        if _form(update) != mine:
+        if _form(update) != first:
             raise ValueError(
-                f"one client's update is of form {_form(update)}, another's {mine}; all must be of "
-                "one model"
+                f"one client's update is of form {_form(update)}, another's {first}; all must be "
+                "of one model"
             )
 
 
-def _blamed(
+def _cause(
     ids: IntArray, factors: FloatArray, updates: Sequence[Update], total: Update
 ) -> ValueError:
-    """Whose update has left the numbers, or who adds most to a sum that has."""
+    """The error that names the client with an update that is not finite.
+
+    Where all updates are finite, it names the client that adds most to the sum, which is not.
+    """
     lengths = norms(updates)
     bad = np.flatnonzero(~(lengths <= LARGEST_NORM))
     if len(bad):
@@ -120,41 +169,83 @@ def _blamed(
 
 
 def norm(update: Update) -> float:
-    """‖g‖ over all entries of one update."""
+    """The Euclidean norm of one update over all its entries.
+
+    Policies learn from the norms of updates, see `Sampler.update`.
+
+    ‖g‖ = √(Σ g_j²), summed in double precision.
+
+    Args:
+        update: An array, a tensor or a number, or dicts and lists of them.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> kvib.norm({"weights": np.array([3.0, 0.0]), "bias": np.array([4.0])})
+        5.0
+    """
     leaves = map(tensors.double, _leaves(update))
     return math.sqrt(math.fsum(float((leaf * leaf).sum()) for leaf in leaves))
 
 
 def norms(updates: Sequence[Update]) -> FloatArray:
-    """‖g‖ of each update, [m], as `Sampler.update` wants them; NaN where an update is None."""
+    """The norm of each update in the order of the list, [m], as `Sampler.update` takes them.
+
+    ‖g_i‖ = √(Σ_j g_ij²), NaN where an update is None.
+
+    Args:
+        updates: The updates of the clients, None where a client did not answer.
+
+    Examples:
+        >>> import kvib
+        >>> kvib.norms([[3.0, 4.0], None])
+        array([ 5., nan])
+    """
     return np.array([math.nan if u is None else norm(u) for u in updates], dtype=np.float64)
 
 
 def estimated_variance(cohort: Cohort, updates: Sequence[Update] | Tensor) -> VarianceEstimate:
     """Estimate the sampling noise of one round from that round alone, so that a server can plot it.
 
-    With ζ = λg/(a·expected), availability a, response r and the second moments of `Cohort.pairs`,
+    The updates of a cohort show how much clients differ, and the design says how much of that
+    difference becomes noise.
+
+    With ζ = λg/(a·e), availability a, response r, e = expected and the second moments of
+    `Cohort.pairs`,
+
     v = Σ count_i size_i ‖ζ_i‖²/r_i − ½ΣΣ count_i count_j (1 − 1/ratio_ij) ‖ζ_i − ζ_j‖²/(r_i r_j)
-    + Σ (count_i² (1 − r_i)/r_i² + count_i e_i (1 − a_i)/r_i) ‖ζ_i‖²: Horvitz and Thompson's
-    estimator for independent draws, Yates and Grundy's (1953) for a fixed size, then the noise of
-    silence and of absence. Where no second moments are known, Deville's approximation (1999).
+    + Σ (count_i² (1 − r_i)/r_i² + count_i e_i (1 − a_i)/r_i) ‖ζ_i‖².
+
+    The first two sums are Horvitz and Thompson's estimator for independent draws, and Yates and
+    Grundy's for a fixed size. The third sum is the noise of silence and of absence. Where no second
+    moments are known, Deville's approximation takes the place of the first two.
 
     Args:
-        cohort: who was drawn.
-        updates: as for `estimate`.
+        cohort: The clients of the round.
+        updates: The updates in one of the forms that `estimate` takes.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> cohort = kvib.independent([0.5, 0.5, 0.5, 0.5], np.random.default_rng(0))
+        >>> cohort.ids
+        array([1, 2, 3])
+        >>> kvib.estimated_variance(cohort, [[1.0], [2.0], [1.0]])
+        VarianceEstimate(value=0.75, exact=True)
+
+    References:
+        Horvitz and Thompson 1952, Yates and Grundy 1953, Deville 1999.
     """
-    answered, given = answers(cohort, updates)
+    answered, arrived = answers(cohort, updates)
     lengths = np.full(len(cohort), math.nan)
-    lengths[answered] = norms(given)
+    lengths[answered] = norms(arrived)
     if not (lengths[answered] <= LARGEST_NORM).all():
         return estimated(math.nan, exact=False)
     pairs = None if cohort.pairs is None else cohort.pairs()
     alone = pairs is not None and pairs.uncorrelated
-    return deviation(cohort, lengths, None if alone else _gram(given), pairs)
+    return deviation(cohort, lengths, None if alone else _gram(arrived), pairs)
 
 
 def _map(function: Callable[[Tensor], Any], update: Update) -> Update:
-    """Apply to every array of a nested update; NumPy arrays and torch tensors alike."""
+    """A nested update with a function applied to each of its arrays or tensors."""
     if isinstance(update, Mapping):
         return {name: _map(function, part) for name, part in update.items()}
     if isinstance(update, list | tuple):
@@ -163,14 +254,14 @@ def _map(function: Callable[[Tensor], Any], update: Update) -> Update:
 
 
 def _form(update: Update) -> Any:
-    """Names, length or shape: what two updates must share to be added."""
+    """The names, length or shape that two updates must share to be added."""
     if isinstance(update, Mapping):
         return sorted(update)
     return len(update) if isinstance(update, list | tuple) else tuple(getattr(update, "shape", ()))
 
 
 def _gram(updates: Sequence[Update]) -> FloatArray:
-    """Inner products of all pairs of updates, [m, m]."""
+    """The inner products of all pairs of updates, [m, m]."""
     m = len(updates)
     gram = np.zeros((m, m))
     for layer in zip(*map(_leaves, updates), strict=True):  # one array of every client
@@ -179,6 +270,7 @@ def _gram(updates: Sequence[Update]) -> FloatArray:
 
 
 def _leaves(update: Update) -> list[Tensor]:
+    """The arrays and tensors of a nested update, in order."""
     leaves: list[Tensor] = []
     _map(leaves.append, update)
     return leaves

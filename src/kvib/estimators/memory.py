@@ -1,6 +1,7 @@
-"""What the server keeps of past updates: all of them, a few numbers of each, or means of groups.
+"""Memories of past updates: the last updates, their largest entries, or means of groups.
 
-Updates are rows of a NumPy array or of a torch tensor, [m, d]; memories live where updates do.
+Updates are rows of a NumPy array or of a torch tensor, [m, d]. A memory lies where the updates lie,
+on the host or on a device. h is what a memory holds of a client.
 """
 
 import tempfile
@@ -28,19 +29,21 @@ from kvib.files.intact import CLOSE, COUNT, Range
 from kvib.types import Arrays, FloatArray, IntArray, Tensor
 
 BLOCK = 2**22
-"""Numbers that are recalled at once where many clients are summed up."""
+"""The most numbers that are recalled at once where many clients are summed up."""
 
 ENTRIES = Range("entries of updates", -1e100, 1e100)
-"""No update has larger ones, and squares of these are numbers."""
+"""Entries that a saved memory may have. No update has larger ones, and their squares are finite."""
+_TINY = 1e-30
+"""Added to a norm so that nothing is divided by 0."""
 
 
 def _nothing(like: Rows) -> Tensor:
-    """Σλh before anything was seen, [d], in double precision."""
+    """Σλh of an empty memory, [d], in double precision."""
     return double(zeros(like, like.shape[1]))
 
 
 def _representable(rows: Tensor, updates: Rows) -> Rows:
-    """Within what the memory's precision, single or half, can say."""
+    """Updates clipped to the largest numbers of the memory's precision, single or half."""
     is_half = str(rows.dtype).endswith("float16")  # of NumPy and of torch
     most = float(np.finfo(np.float16 if is_half else np.float32).max)
     within: Rows = double(updates).clip(-most, most)
@@ -48,58 +51,58 @@ def _representable(rows: Tensor, updates: Rows) -> Rows:
 
 
 def _sum(store: "Store", ids: IntArray, weight: FloatArray) -> Tensor:
-    """Σ weight·h, [d], of so many clients at a time that it fits into memory."""
+    """Σ weight·h of these clients, [d], recalled in parts of `BLOCK` numbers."""
     total = store.total * 0
-    some = max(1, BLOCK // len(total))
-    for low in range(0, len(ids), some):
-        part = slice(low, low + some)
+    rows = max(1, BLOCK // len(total))
+    for low in range(0, len(ids), rows):
+        part = slice(low, low + rows)
         total = total + doubled(weight[part], store.recall(ids[part]))
     return total
 
 
 class Store(Protocol):
-    """h of every client, and Σλh."""
+    """The contents of a memory: h of every client, and Σλh."""
 
     total: Tensor
     """Σλh, [d]."""
 
     def recall(self, ids: IntArray) -> Rows:
-        """h of these clients, zero for those never seen, [m, d]."""
+        """h of these clients, [m, d]."""
 
     def sum(self, ids: IntArray, weight: FloatArray) -> Tensor:
         """Σ weight·h of these clients, [d], in double precision."""
 
     def keep(self, ids: IntArray, weight: FloatArray, updates: Rows) -> None:
-        """Remember these updates; others of the round are still recalled as before."""
+        """Remember these updates. Other clients of the round are still recalled as before."""
 
     def settle(self) -> None:
-        """The round is over: what was kept counts."""
+        """End the round, so that all that was kept is recalled from now on."""
 
     def packed(self) -> Arrays:
-        """As arrays."""
+        """The contents as arrays."""
 
     def restore(self, arrays: Arrays) -> None:
-        """What `packed` packed."""
+        """Take over what `packed` returned."""
 
 
 class Memory(Protocol):
-    """How much to keep: frozen configuration."""
+    """The frozen configuration of a memory, which opens stores."""
 
     def open(self, weights: FloatArray, like: Rows) -> Store:
-        """An empty store for updates like these."""
+        """Open an empty store for updates like these."""
 
     def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
-        """The store that packed these arrays, in NumPy; an error where none can have done so."""
+        """Make the store that packed these arrays, in NumPy; an error where no store can have."""
 
 
 def _member(arrays: Arrays, name: str, shape: tuple[int, ...], allowed: Range = ENTRIES) -> None:
-    """Refuse an array of another shape, or with other numbers."""
+    """Refuse an array of another shape, or with numbers outside the range."""
     intact.shaped(f"estimator.memory.{name}", arrays[name], shape, "iu" if allowed.whole else "f")
     intact.within(f"estimator.memory.{name}", arrays[name], allowed)
 
 
 def _remembered(arrays: Arrays, clients: int, *others: str) -> tuple[int, int]:
-    """How many clients are remembered, and how long their updates are."""
+    """The number of clients that are remembered, and the length d of their updates."""
     intact.names("estimator.memory", arrays, ("ids", "total", *others))
     ids = intact.ids("estimator.memory.ids", arrays["ids"], clients)
     _member(arrays, "total", (arrays["total"].size,))
@@ -107,7 +110,13 @@ def _remembered(arrays: Arrays, clients: int, *others: str) -> tuple[int, int]:
 
 
 def _agreeing(store: Store, truth: Tensor, entries: NDArray[Any]) -> Store:
-    """The store; its Σλh is made anew where it is not the sum of the entries remembered."""
+    """The store, with Σλh replaced by the true sum where the two differ by more than rounding.
+
+    Args:
+        store: A store that was restored from arrays.
+        truth: Σλh, summed from the entries.
+        entries: The remembered entries, whose size is the unit of rounding.
+    """
     largest = max(float(entries.max(initial=0)), -float(entries.min(initial=0)))
     if np.abs(to_numpy(store.total - truth)).max(initial=0) > CLOSE * largest:
         store.total = truth
@@ -116,13 +125,32 @@ def _agreeing(store: Store, truth: Tensor, entries: NDArray[Any]) -> Store:
 
 @dataclass(frozen=True)
 class LastUpdates:
-    """Every client's last update: N·d numbers. In NumPy arrays only clients seen take memory.
+    """A memory that keeps the last update of every client: N·d numbers.
+
+    It predicts that a client sends what it sent last. In NumPy arrays only the rows of clients that
+    were seen take space.
+
+    h_i is the last g_i, or 0 for a client that was never seen.
 
     Args:
-        precision: float32, or float16 for half of it.
-        limit: bytes beyond which it lies in a file instead, also that of tensors, which are on the
-            device otherwise.
-        folder: of that file; by default the system's for temporary files.
+        precision: The precision of the numbers: "float32", or "float16" for half the space.
+        limit: The number of bytes beyond which the memory lies in a file. This holds for tensors
+            too, which otherwise lie on their device.
+        folder: The folder of that file. By default it is the system's folder for temporary files.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> memory = kvib.LastUpdates(precision="float16")
+        >>> estimator = kvib.Difference(memory)
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1] * 4, budget=4, estimator=estimator, seed=0)
+        >>> for _ in range(2):
+        ...     cohort = sampler.draw()
+        ...     step = sampler.step(cohort, np.eye(4))
+        >>> step
+        array([0.25, 0.25, 0.25, 0.25])
+
+    References:
+        Jhunjhunwala et al. 2022 (FedVARP) remember last updates too, with β = 1.
     """
 
     precision: str = "float32"
@@ -134,11 +162,21 @@ class LastUpdates:
             raise ValueError(f"precision {self.precision!r} is not one of float32, float16")
 
     def open(self, weights: FloatArray, like: Rows) -> "Store":
-        """Zeros."""
+        """Open a store of zeros.
+
+        Args:
+            weights: The weights λ of all clients, [N].
+            like: Updates whose kind, place and length the store shares.
+        """
         return _LastUpdates(self, weights, like)
 
     def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
-        """Rows of those who were seen."""
+        """Make a store from the rows of the clients that were seen.
+
+        Args:
+            weights: The weights λ of all clients, [N].
+            arrays: The arrays that a store has packed.
+        """
         seen, d = _remembered(arrays, len(weights), "rows")
         _member(arrays, "rows", (seen, d))
         store = self.open(weights, np.zeros((1, d)))
@@ -148,6 +186,8 @@ class LastUpdates:
 
 
 class _LastUpdates:
+    """One row per client, in memory, on a device or in a file."""
+
     def __init__(self, config: LastUpdates, weights: FloatArray, like: Rows) -> None:
         N, d = len(weights), like.shape[1]
         self._seen = np.zeros(N, dtype=np.bool_)
@@ -158,10 +198,12 @@ class _LastUpdates:
             weakref.finalize(self, file.close)
             self._rows: Rows = np.memmap(file, kind, "w+", shape=(N, d))
         elif is_numpy(like):
-            self._rows = np.zeros((N, d), kind)  # the system gives pages when touched
+            self._rows = np.zeros(
+                (N, d), kind
+            )  # the system provides a page when it is first written
         else:
-            other = half(self._like) if config.precision == "float16" else self._like
-            self._rows = zeros(other, (N, d))
+            example = half(self._like) if config.precision == "float16" else self._like
+            self._rows = zeros(example, (N, d))
         self.total = _nothing(like)
 
     def recall(self, ids: IntArray) -> Rows:
@@ -179,7 +221,7 @@ class _LastUpdates:
         self._seen[ids] = True
 
     def settle(self) -> None:
-        """Clients have rows of their own."""
+        """Do nothing: `keep` changes only the rows of the clients whose updates it takes."""
 
     def packed(self) -> Arrays:
         ids = np.flatnonzero(self._seen)
@@ -195,14 +237,32 @@ class _LastUpdates:
 
 @dataclass(frozen=True)
 class GroupMeans:
-    """Means of groups of clients whose updates point the same way: (groups + 1)·d numbers.
+    """A memory that keeps the means of groups of similar clients: (groups + 1)·d numbers.
 
-    A client joins the group whose mean is nearest in direction when it is first seen, and stays;
-    clients never seen are taken for the mean of all.
+    It predicts that a client sends the mean of its group. A client joins a group when it is first
+    seen, an empty one or the one whose mean is nearest in direction, and stays there. A client that
+    was never seen is predicted by the mean of all.
+
+    mean ← (1 − rate)·mean + rate·g for the group of the client and for the mean of all. The first
+    updates of a group are averaged with equal weights until `rate` is larger.
 
     Args:
-        groups: how many.
-        rate: weight of a new update in its group's mean.
+        groups: The number of groups.
+        rate: The weight of a new update in the mean of its group.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> own = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
+        >>> estimator = kvib.Difference(kvib.GroupMeans(groups=2))
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1] * 4, budget=4, estimator=estimator, seed=0)
+        >>> for _ in range(2):
+        ...     cohort = sampler.draw()
+        ...     step = sampler.step(cohort, own[cohort.ids])
+        >>> step
+        array([2., 2.])
+
+    References:
+        Jhunjhunwala et al. 2022 (ClusterFedVARP) remember means of groups too, with β = 1.
     """
 
     groups: int = 16
@@ -213,11 +273,21 @@ class GroupMeans:
             raise ValueError(f"groups={self.groups}, rate={self.rate}: give 1 or more, 0 to 1")
 
     def open(self, weights: FloatArray, like: Rows) -> "Store":
-        """No group has a mean yet."""
+        """Open a store of empty groups.
+
+        Args:
+            weights: The weights λ of all clients, [N].
+            like: Updates whose kind, place and length the store shares.
+        """
         return _GroupMeans(self, weights, like)
 
     def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
-        """Means, and who is in which group."""
+        """Make a store from the means, the sizes and the group of every client.
+
+        Args:
+            weights: The weights λ of all clients, [N].
+            arrays: The arrays that a store has packed.
+        """
         intact.names("estimator.memory", arrays, ("group", "sizes", "means"))
         rows, means = self.groups + 1, arrays["means"]
         _member(arrays, "means", (rows, means.size // rows))
@@ -229,7 +299,7 @@ class GroupMeans:
 
 
 class _GroupMeans:
-    """Row 0 is the mean of all, which stands for clients of no group."""
+    """The means of the groups. Row 0 is the mean of all, which stands for clients of no group."""
 
     def __init__(self, config: GroupMeans, weights: FloatArray, like: Rows) -> None:
         self._config, self._weights = config, weights
@@ -238,7 +308,7 @@ class _GroupMeans:
         self._sizes = np.zeros(rows, np.int64)
         self._means = like_of(like, np.zeros((rows, like.shape[1])))
         self._next: tuple[Rows, IntArray, IntArray] | None = None
-        """Means, groups and sizes once the round is over."""
+        """The means, groups and sizes from the next round on; None before updates are kept."""
         self.total = _nothing(like)
 
     def recall(self, ids: IntArray) -> Rows:
@@ -254,7 +324,7 @@ class _GroupMeans:
         means, group, sizes = self._next
         for k, i in enumerate(ids.tolist()):
             row = updates[k]
-            if group[i] == 0:
+            if group[i] == 0:  # the client is new
                 group[i] = self._nearest(means, sizes, row)
             for g in (0, int(group[i])):
                 rate = max(self._config.rate, 1 / (sizes[g] + 1))
@@ -262,11 +332,11 @@ class _GroupMeans:
                 sizes[g] += 1
 
     def _nearest(self, means: Rows, sizes: IntArray, row: Tensor) -> int:
-        """An empty group, or the one whose mean points most the same way."""
+        """The first empty group, or the group whose mean is nearest in direction."""
         empty = np.flatnonzero(sizes[1:] == 0)
         if len(empty):
             return 1 + int(empty[0])
-        lengths = ((means[1:] ** 2).sum(1) ** 0.5) + 1e-30
+        lengths = ((means[1:] ** 2).sum(1) ** 0.5) + _TINY
         return 1 + int(to_numpy((means[1:] @ row) / lengths).argmax())
 
     def settle(self) -> None:
@@ -287,10 +357,24 @@ class _GroupMeans:
 
 @dataclass(frozen=True)
 class LargestEntries:
-    """The largest entries of every client's last update: a sketch of 6 bytes per entry kept.
+    """A memory that keeps the largest entries of every client's last update, 6 bytes per entry.
+
+    It predicts that the largest entries stay as they were, and all others by 0.
+
+    h_ij is g_ij of the last update for the `kept` largest |g_ij|, else 0.
 
     Args:
-        kept: entries per client.
+        kept: The number of entries per client.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> estimator = kvib.Difference(kvib.LargestEntries(kept=1))
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1] * 4, budget=4, estimator=estimator, seed=0)
+        >>> for _ in range(2):
+        ...     cohort = sampler.draw()
+        ...     step = sampler.step(cohort, np.eye(4))
+        >>> step
+        array([0.25, 0.25, 0.25, 0.25])
     """
 
     kept: int = 1000
@@ -300,11 +384,21 @@ class LargestEntries:
             raise ValueError(f"kept={self.kept} is not a number of entries; 1000 is a good one")
 
     def open(self, weights: FloatArray, like: Rows) -> "Store":
-        """Nothing kept."""
+        """Open an empty store.
+
+        Args:
+            weights: The weights λ of all clients, [N].
+            like: Updates whose kind, place and length the store shares.
+        """
         return _LargestEntries(self, weights, like)
 
     def restored(self, weights: FloatArray, arrays: Arrays) -> Store:
-        """Entries of those who were seen, and where they belong."""
+        """Make a store from the entries of the clients that were seen, and their positions.
+
+        Args:
+            weights: The weights λ of all clients, [N].
+            arrays: The arrays that a store has packed.
+        """
         seen, d = _remembered(arrays, len(weights), "where", "value")
         kept = min(self.kept, d)
         _member(arrays, "where", (seen, kept), Range("places", 0, d - 1, whole=True))
@@ -316,6 +410,8 @@ class LargestEntries:
 
 
 class _LargestEntries:
+    """The positions and the values of the entries that are kept, one row per client."""
+
     def __init__(self, config: LargestEntries, weights: FloatArray, like: Rows) -> None:
         self._kept = min(config.kept, like.shape[1])
         self._width = like.shape[1]
@@ -347,7 +443,7 @@ class _LargestEntries:
         self.total = self.total + doubled(weight, self.recall(ids)) - doubled(weight, before)
 
     def settle(self) -> None:
-        """Clients have rows of their own."""
+        """Do nothing: `keep` changes only the rows of the clients whose updates it takes."""
 
     def packed(self) -> Arrays:
         ids = np.flatnonzero(self._seen)

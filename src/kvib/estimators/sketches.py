@@ -1,4 +1,7 @@
-"""A few numbers of each client's last update: to balance draws on, and to see what persists."""
+"""Sketches: a few numbers of each client's last update.
+
+Procedures balance draws on them, and `kvib.diagnose` sees from them how much of an update persists.
+"""
 
 import math
 from typing import Any
@@ -12,41 +15,50 @@ from kvib.files.intact import FINITE, NOT_NEGATIVE, Range
 from kvib.files.part import Part, Saved
 from kvib.types import Arrays, FloatArray, IntArray
 
-FORGET = 0.9
-"""Weight of the past in how alike successive updates are: about ten rounds count, since training
-changes it."""
+RETURNS_DECAY = 0.9
+"""Weight of the past in the sums that compare successive updates of a client. About ten rounds
+count, since training changes how alike updates are."""
 
 
 class Sketches(Part):
-    """The last sketch of every client."""
+    """The last sketch of every client.
+
+    Args:
+        clients: The number of clients.
+        size: The number of entries of a sketch. 0 means that no sketches are kept.
+    """
 
     def __init__(self, clients: int, size: int) -> None:
         self.size = size
-        """Numbers per client; 0: none are kept."""
+        """The number of entries of a sketch; 0 means that no sketches are kept."""
         self.rows = np.full((clients, size), np.nan)
-        """[N, size]; NaN for clients never seen."""
+        """The sketches, [N, size]; NaN for clients that were never seen."""
         self._returns = np.zeros(4)
-        """Of those who came back Σw⟨g, h⟩, Σw‖h‖² and Σw‖g‖², and of all Σw‖g‖²: g is an update, h
-        the client's last one, w what its noise weighs."""
+        """Σw⟨g, h⟩, Σw‖h‖² and Σw‖g‖² over clients that returned, and Σw‖g‖² over all clients.
+
+        g is the sketch of an update, h the client's last one, w the weight of its noise."""
 
     @property
     def seen(self) -> IntArray:
-        """Clients that have one."""
+        """Ids of the clients that have a sketch."""
         return np.flatnonzero(~np.isnan(self.rows).any(axis=1)) if self.size else np.arange(0)
 
     def keep(self, cohort: Cohort, new: FloatArray) -> None:
-        """Take in the sketches of those who answered, [m, size]."""
+        """Keep the sketches of the clients that answered, [m, size]."""
         if self.size == 0:
             return
         old, w = self.rows[cohort.ids], cohort.noise
-        back = ~np.isnan(old).any(axis=1)
-        g, h, both = new[back], old[back], w[back]
-        now = [both @ (a * b).sum(axis=1) for a, b in ((g, h), (h, h), (g, g))]
-        self._returns = FORGET * self._returns + [*now, w @ (new * new).sum(axis=1)]
+        returned = ~np.isnan(old).any(axis=1)
+        g, h, noise = new[returned], old[returned], w[returned]
+        sums = [noise @ (a * b).sum(axis=1) for a, b in ((g, h), (h, h), (g, g))]
+        self._returns = RETURNS_DECAY * self._returns + [*sums, w @ (new * new).sum(axis=1)]
         self.rows[cohort.ids] = new
 
     def filled(self, ids: IntArray, weights: FloatArray) -> FloatArray:
-        """Of these clients, the mean of all for those never seen, [m, size]; [m, 0] if none was."""
+        """The sketches of these clients, [m, size], or [m, 0] where no client has a sketch.
+
+        Clients that were never seen get the mean of all sketches.
+        """
         seen = self.seen
         if len(seen) == 0:
             return np.empty((len(ids), 0))
@@ -56,21 +68,25 @@ class Sketches(Part):
 
     @property
     def remembered(self) -> float:
-        """How much of ‖g‖² the last updates explain at best, of all clients that came.
+        """The share of ‖g‖² that last updates explain at best, over all clients that answered.
 
-        NaN: nobody came yet. Who came for the first time had nothing to be remembered by.
+        A client that answered for the first time had no last update. NaN means that no client has
+        answered yet.
         """
         product, old, _, new = self._returns
         return _explained(product, old, new)
 
     @property
     def resemblance(self) -> float:
-        """The same of those who came back; NaN: nobody did yet."""
+        """The share of ‖g‖² that last updates explain at best, over clients that returned.
+
+        NaN means that no client has returned yet.
+        """
         product, old, new, _ = self._returns
         return _explained(product, old, new) if old > 0 else math.nan
 
     def widen(self, entries: int) -> None:
-        """Room for more clients, who were never seen."""
+        """Make room for more clients, who were never seen."""
         self.rows = growing.widened(self.rows, entries, empty=math.nan, axis=0)
 
     HEADER = ("sketch",)
@@ -81,15 +97,15 @@ class Sketches(Part):
         return {"sketch": self.size}
 
     def packed(self, clients: int) -> Arrays:
-        """As arrays."""
+        """The sketches and the sums as arrays."""
         return {"sketches.rows": self.rows[:clients], "sketches.returns": self._returns}
 
     def restore(self, saved: Saved) -> None:
-        """What was saved."""
+        """Take over the saved sketches and sums."""
         arrays = saved.part("sketches")
         intact.names("sketches", arrays, ("rows", "returns"))
         rows, returns = arrays["rows"], arrays["returns"]
-        if returns.shape == (3,):  # of a time when first updates were not counted
+        if returns.shape == (3,):  # an older file, in which first updates were not counted
             returns = np.append(returns, returns[2])
         intact.each("sketches.rows", rows, *self.rows.shape)
         intact.within("sketches.rows", rows, Range(unknown=True))

@@ -1,4 +1,4 @@
-"""The estimate of one round, fed with updates as they come."""
+"""The estimate of one round, computed while updates arrive."""
 
 import math
 import reprlib
@@ -17,13 +17,20 @@ from kvib.estimators.variance import Spread
 from kvib.types import BoolArray, FloatArray, IntArray, Key, Tensor
 
 Coefficients = Callable[[Cohort], FloatArray]
+"""A function that gives the factor of each update of a cohort, [m]."""
 Update = Any
 """One client's update: a `Tensor`, a number, or dicts and lists of them. An estimate has the same
 form, which only the caller knows."""
 
 
 class NotFiniteError(ValueError):
-    """A client's update has left the numbers."""
+    """The update of a client is not finite, or its norm is too large.
+
+    Args:
+        client: The id of the client.
+        norm: The norm of its update.
+        way_out: What the user can do about it, the end of the message.
+    """
 
     def __init__(
         self,
@@ -38,7 +45,13 @@ class NotFiniteError(ValueError):
 
 
 def overflown(ids: IntArray, shares: FloatArray, total: Tensor) -> ValueError:
-    """An estimate beyond what its precision can say, of clients with these shares in it."""
+    """The error for an estimate that its precision cannot hold.
+
+    Args:
+        ids: The clients of the round.
+        shares: The norms of what each client adds to the estimate.
+        total: The estimate.
+    """
     kind, worst = str(total.dtype).removeprefix("torch."), int(np.nanargmax(shares))
     return ValueError(
         f"the estimate overflows {kind}: client {ids[worst]} adds most to it, a share of norm "
@@ -47,26 +60,30 @@ def overflown(ids: IntArray, shares: FloatArray, total: Tensor) -> ValueError:
 
 
 def answer_correction(coefficients: Coefficients, cohort: Cohort, answered: BoolArray) -> float:
-    """What a sum with the coefficients of all who were drawn is multiplied by, once it is known who
-    was heard: 1 for the unbiased ones, more for a mean, which is one of those who answered."""
+    """The factor that turns coefficients of the drawn clients into those of the ones that answered.
+
+    It is 1 for unbiased coefficients, and larger for a mean, which is taken over the clients that
+    answered.
+    """
     drawn = float(coefficients(cohort)[answered].sum())
     return float(coefficients(cohort.take(answered)).sum()) / drawn if drawn > 0 else 1.0
 
 
 def answers(cohort: Cohort, updates: Any) -> tuple[BoolArray, Sequence[Update]]:
     """Which clients of a cohort answered, and their updates in the same order."""
-    given = by_id(cohort, updates) if isinstance(updates, Mapping) else _listed(updates)
-    if len(given) != len(cohort):
+    values = by_id(cohort, updates) if isinstance(updates, Mapping) else _listed(updates)
+    if len(values) != len(cohort):
         raise ValueError(
-            f"{len(given)} updates for a cohort of {len(cohort)}; give one per client in the order "
-            "of cohort.ids, None where there was no answer, or a mapping from client id to update"
+            f"{len(values)} updates for a cohort of {len(cohort)}; give one per client in the "
+            "order of cohort.ids, None where there was no answer, or a mapping from client id to "
+            "update"
         )
-    answered = np.array([update is not None for update in given], dtype=np.bool_)
-    return answered, given if answered.all() else [u for u in given if u is not None]
+    answered = np.array([update is not None for update in values], dtype=np.bool_)
+    return answered, values if answered.all() else [u for u in values if u is not None]
 
 
 def _listed(updates: Any) -> Any:
-    """Updates in an order that can be gone through more than once: a list of what is generated."""
+    """Updates that can be visited more than once: generated ones become a list."""
     if hasattr(updates, "shape") or isinstance(updates, list | tuple):
         return updates
     if not isinstance(updates, Iterable) or isinstance(updates, str | bytes | Set):
@@ -78,7 +95,7 @@ def _listed(updates: Any) -> Any:
 
 
 def as_rows(updates: Sequence[Update] | Tensor) -> tuple[Rows, tuple[int, ...]]:
-    """Updates of one shape as rows, [m, d], and that shape; arrays and tensors alike."""
+    """Updates of one shape as rows, [m, d], and their shape. They are arrays or tensors."""
     if hasattr(updates, "shape"):
         stacked = tensors.real(updates)
     else:
@@ -87,6 +104,7 @@ def as_rows(updates: Sequence[Update] | Tensor) -> tuple[Rows, tuple[int, ...]]:
 
 
 def _of_one_shape(updates: Sequence[Update]) -> list[Tensor]:
+    """Updates as arrays or tensors; an error where their shapes differ or one is nested."""
     first = updates[0]
     if isinstance(first, Mapping | list | tuple) and not is_numbers(first):
         raise ValueError(
@@ -109,47 +127,72 @@ def is_numbers(update: Any) -> bool:
 
 
 class Ended(NamedTuple):
-    """A round whose updates have all come."""
+    """A round whose updates have all arrived."""
 
     cohort: Cohort
+    """The clients of the round."""
     norms: FloatArray
-    """‖g − βh‖ of those who answered, NaN of others."""
+    """‖g − βh‖ of the clients that answered, NaN for the others, [m]."""
     sketches: FloatArray
+    """The sketches of the updates, [m, size]."""
     step_length: float
     """Σ coefficient·‖g‖, from which the guard learns."""
     kept: list[tuple[Cohort, Rows]]
-    """What an estimator that remembers shall keep."""
+    """The updates that a memory shall keep, with their clients."""
     variance: float = math.nan
-    """What the updates show of it; NaN where it is not known."""
+    """The variance of the estimate as the updates show it; NaN where it is not known."""
     cut: float = 0.0
-    """What the guard cut off."""
+    """The amount that the guard cut off."""
     biased: bool = False
-    """Whether that, or the coefficients, made the estimate biased."""
+    """Whether the guard or the coefficients made the estimate biased."""
 
 
 class Context(NamedTuple):
-    """What an estimation takes from a sampler, as of its beginning."""
+    """The parts of a sampler that an estimation uses, in their state at the beginning."""
 
     guard: Guard | None
+    """The guard; None means no guard."""
     typical_step: float
+    """The length of a typical step; NaN where it is not known yet."""
     memory: Remembered | None
+    """The memory; None means no memory."""
     sketch: int
-    """Numbers of each sketch."""
+    """The number of entries of a sketch."""
     names: Callable[[IntArray], list[Key]]
-    """What clients are called, for messages."""
+    """A function from ids to the keys of clients, for messages."""
     silence: Callable[[Cohort, BoolArray], None]
-    """Called with those who answered."""
+    """A function that is called with the cohort and a mask of the clients that answered."""
     end: Callable[[Ended], Guarantee]
-    """Learns from the round, and says what its estimate is."""
+    """A function that learns from the round, and returns the guarantee of its estimate."""
 
 
 class Estimation:
-    """Σ coefficient·(g − βh) + βΣλh, accumulated in double precision, part by part.
+    """The estimate of one round, which takes in updates part by part.
 
-    Made by `Sampler.begin`. Parts may come in any order; who is never added did not answer. What
-    was remembered is taken as of the beginning, whatever other rounds do to the memory meanwhile.
-    `answered`, where it is known before: a guard bounds the shares of a mean of those then. With
-    `spread` the variance of the estimate is estimated on the way, at the cost of one more sum.
+    `Sampler.begin` makes it, `add` takes in updates in any order, and `finish` returns the step. A
+    client that is never added counts as one that did not answer. The memory is used in its state at
+    the beginning, whatever other rounds do to it meanwhile.
+
+    d = Σ coefficient·(g − βh) + βΣλh, summed in double precision.
+
+    Args:
+        context: The parts of the sampler that the estimation uses.
+        cohort: The clients of the round.
+        coefficients: The function that gives the coefficients, `unbiased` or `self_normalised`.
+        answered: A mask of the clients that answer, where it is known before. Then a guard bounds
+            the shares of a mean of these clients.
+        spread: The estimator of the variance, which costs one more sum. None means that the
+            variance is not estimated.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> sampler = kvib.Sampler(kvib.Uniform(), weights=[1, 1, 1, 1], budget=2, seed=0)
+        >>> cohort = sampler.draw()
+        >>> estimation = sampler.begin(cohort)
+        >>> for client in cohort.ids:
+        ...     residual = estimation.add(cohort.ids == client, np.array([[1.0, 2.0]]))
+        >>> estimation.finish()
+        array([1., 2.])
     """
 
     def __init__(
@@ -167,81 +210,99 @@ class Estimation:
         self._recalled: Rows | None = None if memory is None else memory.recalled(cohort.ids)
         self._kept: list[tuple[BoolArray, Rows]] = []
         self.norms = np.full(len(cohort), np.nan)
-        """‖g − βh‖ of those who were added, as the policy will learn them."""
+        """‖g − βh‖ of the clients that were added, as the policy will learn them, else NaN, [m]."""
         self.not_finite = np.zeros(len(cohort), dtype=np.bool_)
-        """Whose updates are no numbers; with a guard they count as no answer."""
+        """The clients whose updates are not finite, [m]. With a guard they count as silent."""
         self.guarantee: Guarantee = cohort.guarantee
-        """Of the estimate, as of the draw; once it is finished, as of the answers too."""
+        """The guarantee of the estimate after the draw, and after `finish` with the answers."""
         self.variance = math.nan
-        """What the round says of the variance of its estimate, once it is finished; NaN where
-        it was not asked for, or is not known."""
+        """The estimated variance of the estimate after `finish`; NaN where it is not known."""
         self._spread = spread
-        self._together: Tensor | float = 0.0
-        """The sum that the variance depends on."""
+        self._weighted_sum: Tensor | float = 0.0
+        """The sum Σ weight·(g − βh) of `Spread`, from which the variance is estimated."""
         self._like: Tensor | None = None
         self._sketches = np.zeros((len(cohort), context.sketch))
 
     def _weigh(self, answered: BoolArray | None) -> None:
-        """Coefficients, and what they let a client add."""
+        """Set the coefficients, and the bounds of the guard that follow from them."""
         self._answered, self._scale = answered, 1.0
-        self._more = (
+        self._correction = (
             1.0
             if answered is None
             else answer_correction(self._coefficients, self._cohort, answered)
         )
-        self._factors = self._coefficients(self._cohort) * self._more
+        self._factors = self._coefficients(self._cohort) * self._correction
         guard, step_length = self._context.guard, self._context.typical_step
         self._guarded = None if guard is None else guard.over(self._factors, step_length)
 
     @property
     def cut(self) -> float:
-        """What the guard has cut off so far: a bound on the bias of this round."""
+        """The amount that the guard has cut off so far: a bound on the bias of this round."""
         if self._guarded is None:
             return 0.0
         return self._scale * (self._guarded.cut + self._guarded.most(self.not_finite))
 
     def add(self, at: BoolArray, updates: Rows) -> Rows:
-        """Take in the updates of the clients that `at` marks, [m, d], whose place may be used again
-        afterwards; returns g − βh of those that are finite, as far as a guard left it. Without a
-        guard all must be."""
-        given = tensors.floating(tensors.real(updates))
-        return self.borrow(at, given if self._context.memory is None else tensors.copied(given))
+        """Add the updates of some clients. The caller may overwrite the rows afterwards.
+
+        Returns g − βh of the updates that are finite, shortened by the guard. Without a guard an
+        update that is not finite is an error.
+
+        Args:
+            at: A mask of the cohort that marks the clients of these updates.
+            updates: Their updates in the order of `cohort.ids`, [m, d].
+        """
+        rows = tensors.floating(tensors.real(updates))
+        return self.borrow(at, rows if self._context.memory is None else tensors.copied(rows))
 
     def borrow(self, at: BoolArray, updates: Rows) -> Rows:
-        """The same of updates that stay as they are until the end."""
+        """Add the updates of some clients without a copy, and return g − βh of each.
+
+        Args:
+            at: A mask of the cohort that marks the clients of these updates.
+            updates: Their updates in the order of `cohort.ids`, [m, d]. The rows must not change
+                before `finish`.
+        """
         self._check(at, updates)
         recalled = None if self._recalled is None else tensors.like(updates, self._recalled[at])
         residuals = updates if recalled is None else updates - recalled
         lengths = tensors.norms(residuals)
-        sound = lengths <= LARGEST_NORM
-        if not sound.all():
-            at = self._without(at, sound, lengths)
-            updates, residuals = tensors.some(updates, sound), tensors.some(residuals, sound)
-            recalled = None if recalled is None else tensors.some(recalled, sound)
-            lengths = lengths[sound]
+        # leave out what is not finite
+        finite = lengths <= LARGEST_NORM
+        if not finite.all():
+            at = self._without(at, finite, lengths)
+            updates, residuals = tensors.some(updates, finite), tensors.some(residuals, finite)
+            recalled = None if recalled is None else tensors.some(recalled, finite)
+            lengths = lengths[finite]
+        # shorten what is too long
         if self._guarded is not None:
             shorter = self._guarded.shorten(at, lengths, tensors.norms(updates))
-            if (shorter < 1).any():  # what was cut must not come back from memory
+            if (shorter < 1).any():  # what was cut must not enter the memory
                 residuals = residuals * tensors.like(residuals, shorter[:, None])
                 updates = residuals if recalled is None else recalled + residuals
                 lengths = lengths * shorter
+        # add the rest to the sums
         self.norms[at] = lengths
         if self._context.sketch:
             self._sketches[at] = tensors.sketch(updates, self._context.sketch)
         self._d = tensors.plus(self._d, tensors.doubled(self._factors[at], residuals))
         if self._spread is not None and not self._spread.norms_suffice:
             weighted = tensors.doubled(self._spread.weights[at], residuals)
-            self._together = tensors.plus(self._together, weighted)
+            self._weighted_sum = tensors.plus(self._weighted_sum, weighted)
         self._like = residuals[:0]
         if self._context.memory is not None:
             self._kept.append((np.array(at), updates))
         return residuals
 
     def weigh(self, at: BoolArray, lengths: FloatArray) -> FloatArray:
-        """Take in the clients that `at` marks by the norms of their updates, [m].
+        """Take in some clients by the norms of their updates, and return their factors, [m].
 
-        Returns the factor of each in Σ factor·g, 0 where the norm is not finite. The caller adds
-        that up, where the updates lie and without rows of their own, and gives it to `finish`.
+        The caller computes Σ factor·g itself, where the updates lie, and gives it to `finish`. A
+        factor is 0 where the norm is not finite.
+
+        Args:
+            at: A mask of the cohort that marks these clients.
+            lengths: The norms of their updates in the order of `cohort.ids`, [m].
         """
         if self._context.memory is not None or self._context.sketch:
             raise ValueError(
@@ -249,18 +310,19 @@ class Estimation:
                 "suffice; give the updates to add"
             )
         self._check(at, lengths[:, None])
-        sound = lengths <= LARGEST_NORM
-        marked = at if sound.all() else self._without(at, sound, lengths)
-        left = lengths[sound]
-        shorter = np.ones(len(left))
+        finite = lengths <= LARGEST_NORM
+        marked = at if finite.all() else self._without(at, finite, lengths)
+        norms = lengths[finite]
+        shorter = np.ones(len(norms))
         if self._guarded is not None:
-            shorter = self._guarded.shorten(marked, left, left)
-        self.norms[marked] = left * shorter
+            shorter = self._guarded.shorten(marked, norms, norms)
+        self.norms[marked] = norms * shorter
         factors = np.zeros(len(lengths))
-        factors[sound] = self._factors[marked] * shorter
+        factors[finite] = self._factors[marked] * shorter
         return factors
 
     def _check(self, at: BoolArray, updates: Rows) -> None:
+        """Refuse updates that do not fit the mask, or clients that were added before."""
         if np.asarray(at).dtype != np.bool_ or np.shape(at) != (len(self._cohort),):
             raise ValueError("mark the clients by a mask: one boolean per client of the cohort")
         if updates.ndim != 2:
@@ -272,29 +334,32 @@ class Estimation:
         if self._context.memory is not None:
             self._context.memory.check(updates)
 
-    def _without(self, at: BoolArray, sound: BoolArray, lengths: FloatArray) -> BoolArray:
-        """`at` without those whose updates are no numbers: nothing can shorten them."""
-        gone = np.array(at)
-        gone[at] = ~sound
+    def _without(self, at: BoolArray, finite: BoolArray, lengths: FloatArray) -> BoolArray:
+        """The mask `at` without clients whose updates are not finite, which cannot be shortened."""
+        dropped = np.array(at)
+        dropped[at] = ~finite
         if self._guarded is None:
-            raise NotFiniteError(int(self._cohort.ids[gone][0]), float(lengths[~sound][0]))
-        self.not_finite |= gone
-        if self._answered is not None:  # then all come at once, and a mean is one of the others
-            self._weigh(self._answered & ~gone)
-        return at & ~gone
+            raise NotFiniteError(int(self._cohort.ids[dropped][0]), float(lengths[~finite][0]))
+        self.not_finite |= dropped
+        if self._answered is not None:  # all updates arrive at once, so a mean is over the rest
+            self._weigh(self._answered & ~dropped)
+        return at & ~dropped
 
-    def _tell(self, answered: BoolArray) -> None:
-        """Who was left out; where it is the most, the model exploded, not a client."""
-        gone = self._cohort.ids[self.not_finite]
-        if len(gone) > np.count_nonzero(answered):
+    def _warn_of_dropped(self, answered: BoolArray) -> None:
+        """Warn of the clients that were left out.
+
+        Where more clients were left out than answered, the model has exploded: an error.
+        """
+        dropped = self._cohort.ids[self.not_finite]
+        if len(dropped) > np.count_nonzero(answered):
             raise NotFiniteError(
-                int(gone[0]),
+                int(dropped[0]),
                 math.nan,
                 "most updates of the round are like that, so it is the model that exploded; go "
                 "back to an earlier one, and lower the learning rate",
             )
-        if len(gone):
-            names = ", ".join(map(str, self._context.names(gone)))
+        if len(dropped):
+            names = ", ".join(map(str, self._context.names(dropped)))
             warn(
                 f"updates of round {self._cohort.round} are not finite, and left out as if their "
                 f"clients had not answered: {names}; lower the learning rate, or clip"
@@ -302,24 +367,28 @@ class Estimation:
         self._context.silence(self._cohort, answered | self.not_finite)
 
     def finish(self, added: Tensor | None = None, variance: float | None = None) -> Any:
-        """The estimated step d, or 0 if no client answered. The sampler has learned then.
+        """End the round: return the estimated step d, and let the sampler learn.
+
+        The step is 0.0 if no client answered and nothing is remembered.
 
         Args:
-            added: Σ factor·g of those given to `weigh`, in double precision.
-            variance: of the estimate, where the caller has estimated it; a journal keeps it.
+            added: Σ factor·g of the clients given to `weigh`, in double precision.
+            variance: The variance of the estimate, where the caller has estimated it. A journal
+                keeps it.
         """
         if added is not None:
             self._d = added if self._like is None else tensors.plus(self._d, added)
         kept = [(self._cohort.take(at), updates) for at, updates in self._kept]
         answered = ~np.isnan(self.norms)
-        self._tell(answered)
-        more = answer_correction(self._coefficients, self._cohort, answered) / self._more
-        # with a memory there is more to d than the sum, but coefficients are unbiased then
-        d = self._as_given(self._d if more == 1 else self._d * more)
-        step_length = 0.0 if self._guarded is None else self._guarded.total() * more
+        self._warn_of_dropped(answered)
+        drawn_to_answered = answer_correction(self._coefficients, self._cohort, answered)
+        scale = drawn_to_answered / self._correction
+        # With a memory d is more than the sum, but then coefficients are unbiased and scale is 1.
+        d = self._in_precision(self._d if scale == 1 else self._d * scale)
+        step_length = 0.0 if self._guarded is None else self._guarded.total() * scale
         if variance is None:
             variance = self._seen_variance()
-        self.variance, self._scale = variance, more
+        self.variance, self._scale = variance, scale
         ended = Ended(
             cohort=self._cohort,
             norms=self.norms,
@@ -334,17 +403,18 @@ class Estimation:
         return d
 
     def _seen_variance(self) -> float:
+        """The variance of the estimate from what was added; NaN where it is not known."""
         if self._spread is None:
             return math.nan
-        together = self._together
-        length = 0.0 if isinstance(together, float) else float(tensors.norms(together[None])[0])
+        total = self._weighted_sum
+        length = 0.0 if isinstance(total, float) else float(tensors.norms(total[None])[0])
         return self._spread.value(self.norms, length**2)
 
-    def _as_given(self, d: Tensor | float) -> Tensor | float:
-        """In the precision of the updates, or an error before anything is learned."""
+    def _in_precision(self, d: Tensor | float) -> Tensor | float:
+        """d in the precision of the updates; an overflow is an error before anything is learned."""
         if self._like is None or isinstance(d, float):
             return d
-        given = tensors.cast(d, self._like)
-        if not math.isfinite(tensors.norms(given[None])[0]):
-            raise overflown(self._cohort.ids, self._factors * self.norms, given)
-        return given
+        step = tensors.cast(d, self._like)
+        if not math.isfinite(tensors.norms(step[None])[0]):
+            raise overflown(self._cohort.ids, self._factors * self.norms, step)
+        return step

@@ -1,6 +1,6 @@
-"""The little algebra that estimators need, alike for NumPy arrays and torch tensors.
+"""The algebra that estimators need, for NumPy arrays and for torch tensors.
 
-Only this file knows which of the two it has. Rows are the updates of some clients, [m, d].
+Only this file distinguishes the two. "Rows" are the updates of some clients, [m, d].
 """
 
 import reprlib
@@ -19,14 +19,14 @@ from kvib.types import BoolArray, FloatArray, Tensor
 Rows = Tensor
 """Updates of some clients, [m, d]."""
 WIDE = 2**26
-"""Numbers of which there is ever a second copy, in double precision: half a gigabyte."""
+"""The most numbers that are copied in double precision at a time: half a gigabyte."""
 TILE = 32, 8192
-"""Rows and columns of arrays that are summed at once: few enough to stay in a cache, and so few
-that no library spreads them over threads, whose number would change the last bits."""
+"""Rows and columns of arrays that are summed at a time. They are few enough to stay in a cache, and
+so few that no library spreads them over threads, whose number would change the last bits."""
 
 
 class _Torch(Tensor, Protocol):
-    """What a torch tensor has and an array has not; torch itself is not imported here."""
+    """The methods of a torch tensor that an array lacks. Torch itself is not imported here."""
 
     device: Any
     layout: Any
@@ -48,34 +48,34 @@ class _Torch(Tensor, Protocol):
 
 
 def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
-    """An array (or one number of it), not a tensor."""
+    """Whether this is a NumPy array (or one number of it), not a tensor."""
     return isinstance(array, np.ndarray | np.generic)
 
 
 def _torch(array: Tensor) -> _Torch:
-    """The same, known to be a tensor."""
+    """The same object, typed as a torch tensor."""
     return typing.cast(_Torch, array)
 
 
-def real(given: Any) -> Tensor:
-    """An array or tensor of real numbers, without gradients; an error for anything else."""
-    if hasattr(given, "detach"):
-        tensor: _Torch = given.detach()
+def real(update: Any) -> Tensor:
+    """An update as an array or tensor of real numbers, without gradients; else an error."""
+    if hasattr(update, "detach"):
+        tensor: _Torch = update.detach()
         if tensor.is_complex():
             raise ValueError(_COMPLEX)
         return tensor
-    if isinstance(given, np.ma.MaskedArray):
+    if isinstance(update, np.ma.MaskedArray):
         raise ValueError("an update is a masked array; fill in what is masked: update.filled(0)")
-    array = np.asarray(given)
+    array = np.asarray(update)
     if array.dtype.kind == "c":
         raise ValueError(_COMPLEX)
     try:
-        if given is None or array.dtype.kind not in "biufO":
+        if update is None or array.dtype.kind not in "biufO":
             raise TypeError
         return array.astype(np.float64) if array.dtype.kind == "O" else array
     except (TypeError, ValueError):
         raise ValueError(
-            f"{' '.join(reprlib.repr(given).split())} is not an update; give arrays, tensors or "
+            f"{' '.join(reprlib.repr(update).split())} is not an update; give arrays, tensors or "
             "numbers, or dicts and lists of them"
         ) from None
 
@@ -98,7 +98,7 @@ def dots(a: Rows, b: Rows) -> FloatArray:
 
 
 def gram(rows: Rows) -> FloatArray:
-    """Inner products of all pairs, [m, m], in double precision."""
+    """The inner products of all pairs of rows, [m, m], in double precision."""
     wide = double(rows)
     return to_numpy(wide @ wide.T)
 
@@ -119,7 +119,7 @@ def doubled(weight: FloatArray, rows: Rows) -> Tensor:
 
 
 def _mixed(weight: FloatArray, rows: FloatArray) -> FloatArray:
-    """Σ weight_i row_i by no BLAS, whose order of sums hangs on its threads."""
+    """Σ weight_i row_i without BLAS, whose order of sums depends on its number of threads."""
     mixed: FloatArray = np.einsum("i,ij->j", weight, rows)
     return mixed
 
@@ -137,7 +137,7 @@ def summed(weight: FloatArray, arrays: Sequence[Tensor]) -> Tensor:
 
 
 def _summed(weight: FloatArray, vectors: Sequence[NDArray[Any]]) -> FloatArray:
-    """Of vectors, tile by tile, so that there is no second copy of all of them."""
+    """Σ weight_i vector_i, [d], tile by tile, so that no second copy of all vectors is made."""
     m, d = len(vectors), len(vectors[0])
     total, tile = np.zeros(d), np.empty((min(m, TILE[0]), min(d, TILE[1])))
     for at, columns in _tiles(m, d):
@@ -149,8 +149,7 @@ def _summed(weight: FloatArray, vectors: Sequence[NDArray[Any]]) -> FloatArray:
 
 
 def _on_host(array: Tensor) -> bool:
-    """Whether NumPy can look at its numbers: those of a tensor on another device it cannot, nor
-    those of a sparse one."""
+    """Whether NumPy can read the numbers: it can read arrays, and dense tensors of the CPU."""
     if is_numpy(array):
         return True
     tensor = _torch(array)
@@ -158,7 +157,7 @@ def _on_host(array: Tensor) -> bool:
 
 
 def _tiles(m: int, d: int) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of each tile."""
+    """The rows and columns of each tile of an array of m rows and d columns."""
     for low in range(0, m, TILE[0]):
         at = slice(low, min(low + TILE[0], m))
         for left in range(0, d, TILE[1]):
@@ -166,45 +165,48 @@ def _tiles(m: int, d: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _blocks(rows: Rows) -> Iterator[slice]:
-    """Rows of which a copy in double precision does no harm; of one row it has to be."""
+    """Slices of rows that hold at most `WIDE` numbers each, or a single row."""
     m, d = rows.shape
     step = max(1, WIDE // max(1, d))
     return (slice(low, low + step) for low in range(0, m, step))
 
 
 def some(rows: Rows, at: BoolArray) -> Rows:
-    """Those that `at` marks."""
+    """The rows that the mask `at` marks."""
     return rows[np.flatnonzero(at)]
 
 
 def plus(total: Tensor | float, part: Tensor) -> Tensor:
-    """A sum in progress and a part of it, where the part is."""
+    """total + part, in the kind and place of the part."""
     return total + part if isinstance(total, float) else like(part, total) + part
 
 
 def double(array: Tensor) -> Tensor:
-    """In double precision: squares of halves overflow, squares of small integers wrap."""
+    """The same numbers in double precision.
+
+    Squares of half-precision numbers overflow, and squares of small integers wrap around.
+    """
     if is_numpy(array):
         return array.astype(np.float64, copy=False)
     return _torch(array).detach().double()
 
 
 def single(array: Tensor) -> Tensor:
-    """In single precision."""
+    """The same numbers in single precision."""
     if is_numpy(array):
         return array.astype(np.float32, copy=False)
     return _torch(array).detach().float()
 
 
 def half(array: Tensor) -> Tensor:
-    """In half precision."""
+    """The same numbers in half precision."""
     if is_numpy(array):
         return array.astype(np.float16, copy=False)
     return _torch(array).detach().half()
 
 
 def floating(array: Tensor) -> Tensor:
-    """Whole numbers in double precision, others as they are."""
+    """Integers in double precision, floating-point numbers as they are."""
     if is_numpy(array):
         return array if array.dtype.kind == "f" else double(array)
     tensor = _torch(array)
@@ -212,32 +214,34 @@ def floating(array: Tensor) -> Tensor:
 
 
 def cast(total: Tensor, other: Tensor) -> Tensor:
-    """A sum in double precision in the kind, place and precision of another, double for integers;
-    what that precision cannot say becomes infinite."""
+    """A sum in the kind, place and precision of another array, in double precision for integers.
+
+    Numbers that this precision cannot hold become infinite.
+    """
     with np.errstate(over="ignore"):
-        given = like(floating(other), total)
-    return given[()] if is_numpy(given) else given
+        converted = like(floating(other), total)
+    return converted[()] if is_numpy(converted) else converted
 
 
 def zeros(other: Tensor, shape: int | tuple[int, ...]) -> Tensor:
-    """Of this shape, in the kind, place and precision of another."""
+    """Zeros of this shape in the kind, place and precision of another array."""
     return np.zeros(shape, other.dtype) if is_numpy(other) else _torch(other).new_zeros(shape)
 
 
 def formed(other: Tensor, flat: Tensor | float) -> Tensor:
-    """A vector in the kind and shape of another; zeros for the number 0."""
+    """A vector in the kind and shape of another array; zeros where `flat` is the number 0.0."""
     if isinstance(flat, float):
         return zeros(other, other.shape)
     return like(other, flat).reshape(other.shape)
 
 
 def copied(array: Tensor) -> Tensor:
-    """A copy."""
+    """A copy of an array or tensor."""
     return array.copy() if is_numpy(array) else _torch(array).clone()
 
 
 def stacked(updates: Sequence[Tensor]) -> Tensor:
-    """One array or tensor of updates of one shape, along a new first axis."""
+    """Updates of one shape stacked along a new first axis."""
     first = updates[0]
     if is_numpy(first):
         return np.stack([to_numpy(update) for update in updates])
@@ -249,7 +253,7 @@ def stacked(updates: Sequence[Tensor]) -> Tensor:
 
 
 def to_numpy(rows: Tensor) -> NDArray[Any]:
-    """On the host; NumPy has no bfloat16."""
+    """An array on the host. bfloat16 becomes single precision, since NumPy lacks it."""
     if is_numpy(rows):
         return rows
     host = _torch(rows).detach().cpu()
@@ -257,7 +261,7 @@ def to_numpy(rows: Tensor) -> NDArray[Any]:
 
 
 def like(other: Tensor, array: Tensor) -> Tensor:
-    """An array or tensor in the kind, place and precision of another."""
+    """An array or tensor in the kind, place and precision of another one."""
     if is_numpy(other):
         host = to_numpy(array) if hasattr(array, "detach") else array
         return np.asarray(host).astype(other.dtype)
@@ -267,41 +271,43 @@ def like(other: Tensor, array: Tensor) -> Tensor:
 
 
 def sketch(rows: Rows, size: int) -> FloatArray:
-    """A few numbers of each row that keep inner products on average, [m, size].
+    """A sketch of each row: a few numbers that keep inner products on average, [m, size].
 
-    Entry b sums every size-th coordinate from b on, with random signs that are always the same:
-    a count sketch, one pass and no matrix.
+    It is a count sketch, which takes one pass and no matrix. Entry b sums every size-th coordinate
+    from b on, with random signs that are always the same.
     """
     m, d = rows.shape
     whole, wide = d // size * size, double(rows[:0]).dtype
     sums = np.zeros((m, size))
     for at in _blocks(rows):
-        some = floating(rows[at])
-        signed = some * _signs(some, size)  # exact in any precision; sums are not
+        block = floating(rows[at])
+        signed = block * _signs(block, size)  # exact in any precision, unlike the sums below
         sums[at, : d - whole] = to_numpy(signed[:, whole:])
         sums[at] += to_numpy(
-            signed[:, :whole].reshape((len(some), d // size, size)).sum(1, dtype=wide)
+            signed[:, :whole].reshape((len(block), d // size, size)).sum(1, dtype=wide)
         )
     return sums
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where numbers are, and in which precision."""
+    """The kind, device and precision of an array: a key of the cache of signs."""
 
     kind: type
     device: Any
     dtype: Any
     example: Rows = field(compare=False)
+    """An empty array of this kind."""
 
 
 def _signs(rows: Rows, size: int) -> Tensor:
-    """±1 of every coordinate, [d], where the rows are and in their precision."""
+    """The sign ±1 of every coordinate, [d], in the place and precision of the rows."""
     place = _Place(type(rows), getattr(rows, "device", None), rows.dtype, zeros(rows, 0))
     return _signs_at(rows.shape[1], size, place)
 
 
-@lru_cache(maxsize=1)  # kept, since drawing and sending 10^8 of them takes seconds; safe in threads
+@lru_cache(maxsize=1)  # 10^8 signs take seconds to draw and to send; the cache is safe in threads
 def _signs_at(d: int, size: int, place: _Place) -> Tensor:
+    """The sign of every coordinate at a place, [d]."""
     drawn = generator(d, size, "signs of a sketch").integers(0, 2, d)
     return like(place.example, (2 * drawn - 1).astype(np.int8))

@@ -1,4 +1,4 @@
-"""The sampling noise of a round: from all inner products, or while its updates pass by."""
+"""The sampling noise of a round, from all inner products or from sums over passing updates."""
 
 import math
 from typing import NamedTuple
@@ -9,29 +9,52 @@ from kvib.cohort import Cohort, Pairs
 from kvib.procedures.procedure import whole_and_part
 from kvib.types import BoolArray, FloatArray
 
+_ROUNDING = 1e-9
+"""The relative error of a sum of expected counts that is taken for rounding."""
+
 
 class VarianceEstimate(NamedTuple):
-    """What a cohort says about the variance E‖d − D‖² of its own estimate."""
+    """An estimate of the variance E‖d − D‖² of an estimated step, made from the same cohort.
+
+    A server that plots it sees how noisy its steps are. `kvib.estimated_variance` returns it.
+
+    E[value] = E‖d − D‖² where `exact` is True, with D = Σλg.
+
+    Examples:
+        >>> import numpy as np, kvib
+        >>> cohort = kvib.independent([0.5, 0.5], np.random.default_rng(0))
+        >>> cohort.ids
+        array([1])
+        >>> kvib.estimated_variance(cohort, [[2.0]])
+        VarianceEstimate(value=2.0, exact=True)
+
+    References:
+        Horvitz and Thompson 1952, Yates and Grundy 1953, Deville 1999.
+    """
 
     value: float
-    """NaN where it is not known: some clients can never be drawn together (one draw, say), an
-    approximation has too little to go by, an answer is missing that was certain, or that of a
-    client whose rate of answers is an estimate, and all who came were certain."""
+    """The estimated variance, NaN where it is not known.
+
+    It is not known where some clients can never be drawn together (with a single draw, for
+    example), or where an approximation has too few clients. It is not known either where an answer
+    is missing that was certain. With estimated rates it is not known where an answer is missing and
+    the answers that arrived were all certain."""
     exact: bool
-    """Whether its mean over all draws is the variance exactly; False: a good approximation
-    (pivotal, …), or NaN."""
+    """Whether the mean of the value over all draws is exactly the variance. False means a good
+    approximation (pivotal, …), or NaN."""
 
 
 def deviation(
     cohort: Cohort, lengths: FloatArray, gram: FloatArray | None, pairs: Pairs | None = None
 ) -> VarianceEstimate:
-    """The same from the norms of a cohort's updates and the inner products of those that came.
+    """The variance of an estimate, from norms and inner products of a cohort's updates.
 
     Args:
-        cohort: who was drawn.
+        cohort: The clients of the round.
         lengths: ‖g‖ in the order of `cohort.ids`, NaN where there was no answer.
-        gram: g_i·g_j of those who answered; independent draws do without, others give NaN.
-        pairs: second moments, if already at hand.
+        gram: g_i·g_j of the clients that answered. Independent draws do not need it. For other
+            draws None gives NaN.
+        pairs: The second moments, where the caller has them already.
     """
     if not cohort.by_chance:
         raise ValueError("a selector's cohort has no inclusion probabilities, hence no variance")
@@ -41,12 +64,14 @@ def deviation(
     drawn = cohort.take(answered)
     if cohort.guarantee == "biased" or not (pairs is None or pairs.complete):
         return estimated(math.nan, exact=False)
+    # the noise of silence and of absence
     count, a, r = drawn.count, drawn.availability, drawn.answer_probability / drawn.availability
     zeta = drawn.weight / (a * drawn.expected)
     squared = (zeta * lengths[answered]) ** 2
     silent_part = (
         (count**2 * (1 - r) / r**2 + count * drawn.expected * (1 - a) / r) * squared
     ).sum()
+    # the noise of the draw
     alone = pairs is not None and pairs.uncorrelated
     if gram is None and not alone:
         return estimated(math.nan, exact=False)
@@ -61,12 +86,13 @@ def deviation(
 
 
 def seen(cohort: Cohort, answered: BoolArray, value: float) -> float:
-    """A variance as far as those who answered show it; NaN where they do not.
+    """The variance, or NaN where the clients that answered do not show it.
 
-    Silence of a client whose answer was certain, if only by an estimate, is noise of which nothing
-    is known. Where those who came were certain, and an estimated rate says that others were not,
-    no noise was seen, and 0 would say that there is none. With known rates 0 is right: rounds in
-    which such a client answers show more, and the mean is the variance.
+    Two kinds of silence hide noise. The first is that of a client whose answer was certain, even if
+    only by an estimate: nothing is known of this noise. The second concerns a value of 0 with
+    estimated rates. The clients that answered were certain and showed no noise, but a silent client
+    was not certain, so 0 would be wrong. With known rates 0 is right: rounds in which that client
+    answers show more, and the mean is the variance.
     """
     silent = not answered.all()
     if cohort.lost(answered).any() or (silent and value == 0 and cohort.guarantee != "unbiased"):
@@ -75,7 +101,7 @@ def seen(cohort: Cohort, answered: BoolArray, value: float) -> float:
 
 
 def estimated(value: float, exact: bool) -> VarianceEstimate:
-    """What is not a number is not known, and nothing of it is exact."""
+    """A variance estimate; a value that is not finite becomes NaN and is not exact."""
     known = math.isfinite(value)
     return VarianceEstimate(float(value) if known else math.nan, exact and known)
 
@@ -92,15 +118,15 @@ def _between(weight: FloatArray, pairs: Pairs, answered: BoolArray, gram: FloatA
 def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray) -> float:
     """Σ (1−p)/r·‖ζ − ζ̄‖²/(1 − Σw²), ζ̄ the mean with weights w ∝ (1−p)/r (Deville 1999).
 
-    NaN where fewer than two are seen whom chance decided on.
+    It is NaN where fewer than two of the clients that answered were drawn by chance.
     """
     if decided(cohort):
         return 0.0
-    more = phantom(cohort)
-    free = np.append((1 - np.minimum(drawn.expected, 1.0)) / r, more)
+    extra = phantom(cohort)
+    free = np.append((1 - np.minimum(drawn.expected, 1.0)) / r, extra)
     if np.count_nonzero(free) < 2:
         return math.nan
-    gram = np.pad(gram, (0, len(more)))
+    gram = np.pad(gram, (0, len(extra)))
     total = free.sum()
     w = free / total
     spread = np.diag(gram) - 2 * (gram @ w) + w @ gram @ w  # ‖ζ_i − ζ̄‖²
@@ -108,14 +134,17 @@ def _approximate(cohort: Cohort, drawn: Cohort, r: FloatArray, gram: FloatArray)
 
 
 def decided(cohort: Cohort) -> bool:
-    """Whether all who could be drawn were drawn for certain, so that no chance was in the draw."""
+    """Whether all clients that could be drawn were certain to be, so that nothing was random."""
     certain = cohort.most <= 1 and bool((cohort.expected >= 1).all())
-    return certain and len(cohort) >= cohort.budget * (1 - 1e-9)
+    return certain and len(cohort) >= cohort.budget * (1 - _ROUNDING)
 
 
 def phantom(cohort: Cohort) -> FloatArray:
-    """1 − p of a client that does not exist, [1] or [0]: with a fractional budget it is drawn, with
-    ζ = 0, whenever the size is ⌊K⌋. NaN where the budget is not known."""
+    """1 − p of a client that does not exist, [1], or nothing, [0].
+
+    With a fractional budget this client, with ζ = 0, is drawn whenever the size is ⌊K⌋. It is NaN
+    where the budget is not known.
+    """
     if math.isnan(cohort.budget):
         return np.array([math.nan])
     whole, part = whole_and_part(cohort.budget, max(len(cohort), 1))
@@ -123,13 +152,17 @@ def phantom(cohort: Cohort) -> FloatArray:
 
 
 class Spread:
-    """What `kvib.estimated_variance` says of a round, from norms and one running sum.
+    """The variance of an estimate, from the norms of updates and one running sum.
 
-    With ζ = λg/(a·expected), two identities take the place of all inner products:
-    Σf‖ζ − ζ̄‖² = Σf‖ζ‖² − ‖Σfζ‖²/Σf and ½ΣΣff′‖ζ − ζ′‖² = ΣfΣf‖ζ‖² − ‖Σfζ‖², where f is known
-    before anybody answers. Where pairs of clients differ in how likely they are drawn together
-    (conditional Poisson), or where second moments are lost (after a restart), Deville's
-    approximation (1999), made for such draws, takes their place.
+    It gives what `kvib.estimated_variance` gives without storing updates. With ζ = λg/(a·expected),
+    two identities take the place of all inner products:
+    Σf‖ζ − ζ̄‖² = Σf‖ζ‖² − ‖Σfζ‖²/Σf and ½ΣΣff′‖ζ − ζ′‖² = ΣfΣf‖ζ‖² − ‖Σfζ‖². The factors f are
+    known before any client answers. Second moments may differ from pair to pair (conditional
+    Poisson), or be lost after a restart. Then Deville's approximation (1999), made for draws of
+    this kind, takes their place.
+
+    Args:
+        cohort: The clients of the round.
     """
 
     def __init__(self, cohort: Cohort) -> None:
@@ -140,22 +173,23 @@ class Spread:
         pairs = None if cohort.pairs is None else cohort.pairs()
         self._pairs = None if pairs is None or isinstance(pairs.ratio, np.ndarray) else pairs
         self.norms_suffice = pairs is not None and pairs.uncorrelated
-        """As for independent draws; then no sum is needed."""
-        # with replacement nothing is known without second moments
+        """Whether norms give the variance, as for independent draws. Then no sum is needed."""
+        # Without second moments the variance of draws with replacement is not known.
         self._complete = cohort.most <= 1 if pairs is None else pairs.complete
         if self._pairs is None:
             self._f = (1 - np.minimum(cohort.expected, 1.0)) / self._r
         else:
             self._f = cohort.count / self._r
         self.weights = self._f * self._zeta
-        """Of every update in that sum, Σ weight·g over those who come."""
+        """The weight f·λ/(a·expected) of each update in the sum Σ weight·g, [m]."""
 
     def value(self, norms: FloatArray, squared_sum: float = math.nan) -> float:
-        """The variance, given the norms of those who came, NaN of others; NaN if not known.
+        """The variance of the estimate; NaN where it is not known.
 
         Args:
-            norms: of what the guard left of each update.
-            squared_sum: ‖Σ weight·g‖²; where a server does not see updates, norms must suffice.
+            norms: The norms of the updates as the guard left them, NaN without an answer, [m].
+            squared_sum: ‖Σ weight·g‖². A server that does not see updates leaves it out, and then
+                norms must suffice.
         """
         answered = ~np.isnan(norms)
         if not self._complete or self._cohort.guarantee == "biased":
@@ -163,6 +197,7 @@ class Spread:
         return seen(self._cohort, answered, self._value(answered, norms, squared_sum))
 
     def _value(self, answered: BoolArray, norms: FloatArray, squared_sum: float) -> float:
+        """The variance, whether or not the clients that answered show it."""
         r, a = self._r, self._a
         count, squared = self._cohort.count, (self._zeta * norms) ** 2
         silence = count**2 * (1 - r) / r**2 + count * self._cohort.expected * (1 - a) / r
@@ -192,10 +227,17 @@ class Spread:
 def norm_part(
     pi: FloatArray, answer_probability: FloatArray, expected: FloatArray, cap: float
 ) -> FloatArray:
-    """What each client adds to the variance, as far as norms can tell.
+    """The part of the variance that each client adds and norms determine, [m].
 
-    π²(1/(q·p) − 1). Counts above 1 and D = Σλg add π²/q and take ‖D‖²/K, and for q < 1 at most
-    π²(1/q − 1)/K; the first is here.
+    It is π²(1/(q·p) − 1). For draws with replacement π²/q is added here. What norms do not
+    determine is left out: ‖D‖²/K is subtracted from the whole, with D = Σλg, and for q < 1 also at
+    most π²(1/q − 1)/K.
+
+    Args:
+        pi: The feedback π of each client, [m].
+        answer_probability: The answer probability q of each client, [m].
+        expected: The expected count p of each client, [m].
+        cap: The largest expected count of the procedure, above 1 for draws with replacement.
     """
     repeated = 1.0 if cap > 1 else 0.0
     return np.asarray(pi**2 * ((1 / expected + repeated) / answer_probability - 1))

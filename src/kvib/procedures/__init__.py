@@ -1,7 +1,7 @@
-"""How to draw: from expected counts to a cohort.
+"""How clients are drawn: a procedure turns expected counts into a cohort.
 
-`Procedure`, `Indexed`, `Pairs` and `Incomplete` are for authors of procedures. The procedures
-themselves are listed in `catalogue`.
+`catalogue` lists the procedures. `Procedure`, `Indexed`, `Pairs` and `Incomplete` are for authors
+of procedures.
 """
 
 import typing
@@ -13,6 +13,6 @@ from kvib.procedures.catalogue import *  # noqa: F403
 from kvib.procedures.procedure import Indexed as Indexed
 from kvib.procedures.procedure import Procedure as Procedure
 
-if not typing.TYPE_CHECKING:  # type checkers read the imports, in which a name stands once
+if not typing.TYPE_CHECKING:  # type checkers read the imports, which list each name once
     __all__ = [name for name in vars(catalogue) if not name.startswith("_")]
     __all__ += ["Incomplete", "Indexed", "Pairs", "Procedure"]

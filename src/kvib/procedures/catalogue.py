@@ -1,7 +1,7 @@
-"""Every procedure of kvib, one line each.
+"""All procedures of kvib, one line each.
 
-`kvib.X`, `kvib.procedures.X`, the names in state files and experiments, the contract of the tests
-and the reference page follow from this list.
+Five things follow from this list: `kvib.X`, `kvib.procedures.X`, the names in state files and
+experiments, the contract of the tests, and the reference page.
 """
 
 from kvib.procedures.balanced import balanced as balanced

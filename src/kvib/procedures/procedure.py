@@ -1,4 +1,4 @@
-"""A procedure: from expected counts to a cohort."""
+"""The type of all procedures: a procedure turns expected counts into a cohort."""
 
 import math
 from collections.abc import Callable
@@ -13,32 +13,47 @@ from kvib.cohort import Cohort, Pairs
 from kvib.types import FloatArray, IntArray
 
 _CLOSE = 1e-12
-"""Expected counts this near to the cap have reached it."""
+"""Expected counts this near to the cap are at the cap."""
 
 
 class Indexed(Protocol):
-    """What a procedure may ask of an index: clients too many to list, and their probabilities."""
+    """An index of clients that answers the questions of a procedure.
+
+    The index holds clients, too many to list, and their probabilities. A procedure that asks it
+    draws a round at a cost that does not grow with the number of clients.
+    """
 
     def __len__(self) -> int:
         """The number of clients that can be drawn."""
 
     def tossed(self, rng: np.random.Generator) -> IntArray:
-        """Clients whose own coin, which falls with their probability, has fallen; ascending ids."""
+        """Toss one coin per client, and return the ids whose coin shows heads, ascending.
+
+        The coin of a client shows heads with the client's probability.
+
+        Args:
+            rng: The source of all randomness.
+        """
 
     def at(self, points: Callable[[float], FloatArray]) -> IntArray:
-        """The client at each of some points of a line, [m].
+        """Find the client at each of some points of a line, [m].
 
         Clients lie on the line side by side in the order of their ids, each as long as its
         probability.
 
         Args:
-            points: length of the line → points on it, ascending, [m].
+            points: A function from the length of the line to points on it, ascending, [m].
         """
 
 
 @dataclass(frozen=True, repr=False)
 class Procedure:
     """A way to draw clients so that client i is drawn `expected[i]` times on average.
+
+    Procedures with the same expected counts differ in which clients are drawn together, and hence
+    in the noise of the estimate.
+
+    E[count_i] = expected_i for every client.
 
     Examples:
         >>> import numpy as np, kvib
@@ -48,16 +63,20 @@ class Procedure:
     """
 
     name: str
+    """The name in state files, experiments and messages."""
     counts: Callable[..., IntArray]
-    """(expected [N], rng) → how often each client is drawn, [N]; variables [N, d] come third."""
+    """A function (expected [N], rng) → how often each client is drawn, [N]. With `uses_variables`
+    its third argument is the variables, [N, d]."""
     pairs: Callable[[FloatArray, IntArray], Pairs] | None = None
-    """(expected [N], at [m]) → second moments among the clients at `at`; None: not known."""
+    """A function (expected [N], at [m]) → second moments among the clients at `at`. None means that
+    they are not known."""
     cap: float = 1.0
-    """The largest expected count it can give: 1, or no limit when drawing with replacement."""
+    """The largest expected count of a client: 1, or infinite for draws with replacement."""
     uses_variables: bool = False
-    """Whether it keeps the totals of what is known of the clients (`variables`)."""
+    """Whether the draw takes account of what is known of the clients (`variables`)."""
     by_index: Callable[[Indexed, np.random.Generator], IntArray] | None = None
-    """(index, rng) → ids of the drawn, ascending, without a look at all clients."""
+    """A function (index, rng) → ids of the drawn clients, ascending, that does not visit all
+    clients. None means that there is none."""
 
     def __call__(
         self,
@@ -72,12 +91,12 @@ class Procedure:
         """Draw a cohort.
 
         Args:
-            expected: E[count] of every client, [N], in [0, cap]; its sum is the budget.
-            rng: the source of all randomness.
-            weights: λ, [N]; equal by default.
-            ids: what to call the N clients, ascending; 0 … N−1 by default.
-            variables: what to balance on, [N, d], for the procedures that do.
-            about: further fields of the cohort (round, token, …).
+            expected: E[count] of every client, [N], in [0, cap]. The sum is the budget.
+            rng: The source of all randomness.
+            weights: The weights λ, [N]. They are equal by default.
+            ids: The ids of the N clients, ascending. They are 0 … N−1 by default.
+            variables: What is known of each client, [N, d], for procedures that use it.
+            about: Further fields of the cohort (round, token, …).
         """
         e = self.checked(expected)
         if variables is not None:
@@ -103,19 +122,31 @@ class Procedure:
     def draw(
         self, expected: FloatArray, rng: np.random.Generator, variables: FloatArray | None = None
     ) -> IntArray:
-        """Counts of all clients, [N]."""
+        """Draw how often each client is in the cohort, [N].
+
+        Args:
+            expected: E[count] of every client, [N], as `checked` returns it.
+            rng: The source of all randomness.
+            variables: What is known of each client, [N, d], for procedures that use it.
+        """
         if self.uses_variables and variables is not None:
             return self.counts(expected, rng, variables)
         return self.counts(expected, rng)
 
     @cached_property
     def uncorrelated(self) -> bool:
-        """Whether clients are drawn independently, so that norms tell the variance; asked of
-        two."""
+        """Whether clients are drawn independently, so that norms alone give the variance.
+
+        The second moments of two clients answer the question.
+        """
         return self.pairs is not None and self.pairs(np.full(2, 0.5), np.arange(2)).uncorrelated
 
     def checked(self, expected: ArrayLike) -> FloatArray:
-        """Expected counts that this procedure can give, or an error."""
+        """Check expected counts, and return them as an array, [N].
+
+        Args:
+            expected: E[count] of every client, [N]. An error refuses numbers outside [0, cap].
+        """
         e = np.asarray(expected, dtype=np.float64)
         if e.ndim != 1 or len(e) == 0:
             raise ValueError(f"expected has shape {e.shape}; give one number per client")
@@ -126,8 +157,9 @@ class Procedure:
                 f"expected count {e[bad]} of client {bad} is not between 0 and {self.cap:g}; "
                 "kvib.waterfill turns scores into valid ones"
             )
-        # Whoever is at the cap but for rounding is at the cap: one client more among those that
-        # chance decides would give every random number another meaning.
+        # A client that is at the cap except for rounding is put at the cap. Otherwise rounding
+        # would add a client to those decided by chance, and every random number would decide
+        # about another client.
         certain = self.cap - _CLOSE
         return np.where(e > certain, self.cap, e) if most > certain else e.copy()
 
@@ -136,9 +168,9 @@ class Procedure:
 
 
 def whole_and_part(total: float, terms: int) -> tuple[int, float]:
-    """Split a sum of `terms` floats into an integer and a rest in [0, 1), forgiving its rounding.
+    """Split a sum of `terms` floats into an integer and a rest in [0, 1), up to rounding.
 
-    A budget of 10 must give cohorts of exactly 10 although Σp is 10.000000000000002.
+    A budget of 10 must give cohorts of exactly 10 clients although Σp is 10.000000000000002.
     """
     nearest = round(total)
     if abs(total - nearest) <= rounding(total, terms):
@@ -147,17 +179,17 @@ def whole_and_part(total: float, terms: int) -> tuple[int, float]:
 
 
 def rounding(total: float, terms: int) -> float:
-    """How far a sum of `terms` floats may be from what it is in exact arithmetic."""
+    """A bound on the distance of a sum of `terms` floats from the sum in exact arithmetic."""
     return 4 * math.ulp(max(total, 1.0)) * math.sqrt(terms) + 1e-12 * total
 
 
 def random_size(expected: FloatArray, rng: np.random.Generator) -> int:
-    """⌊K⌋ or ⌈K⌉, with mean K = Σ expected."""
+    """The random size of a cohort: ⌊K⌋ or ⌈K⌉, with mean K = Σ expected."""
     whole, part = whole_and_part(float(expected.sum()), len(expected))
     return whole + int(part > 0 and rng.random() < part)
 
 
 def size_moments(expected: FloatArray) -> tuple[float, float, float]:
-    """K, E[n(n−1)] and Var(n) of that random size n."""
+    """K, E[n(n−1)] and Var(n) of the size n that `random_size` returns."""
     whole, part = whole_and_part(float(expected.sum()), len(expected))
     return whole + part, whole * (whole - 1) + 2 * whole * part, part * (1 - part)

@@ -1,4 +1,4 @@
-"""Systematic sampling (Madow 1949)."""
+"""Systematic sampling (Madow 1949): equal steps along a line of clients."""
 
 import numpy as np
 
@@ -7,34 +7,38 @@ from kvib.types import FloatArray, IntArray
 
 
 def _counts(p: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Counts after a walk along the clients in random order, [N]."""
     order = np.flatnonzero((p > 0) & (p < 1))
     return _along(p, order[rng.permutation(len(order))] if len(order) else order, rng)
 
 
 def _in_order(p: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Counts after a walk along the clients in the order of their ids, [N]."""
     return _along(p, np.flatnonzero((p > 0) & (p < 1)), rng)
 
 
 def _along(p: FloatArray, order: IntArray, rng: np.random.Generator) -> IntArray:
-    """Equal steps from a random start along the clients in this order."""
+    """Counts after equal steps from a random start along the clients in this order, [N]."""
     counts = (p >= 1).astype(np.int64)
     if len(order) == 0:
         return counts
     total = sum(whole_and_part(float(p[order].sum()), len(order)))
-    # Client k owns the interval (ends[k−1], ends[k]]. A running sum drifts where `sum` does not.
+    # Client k owns the interval (ends[k−1], ends[k]]. A running sum drifts where `sum` does not,
+    # so it is kept in long doubles and ends at the sum.
     ends = np.minimum(np.cumsum(p[order], dtype=np.longdouble), total).astype(np.float64)
     ends[-1] = total
     start = rng.random()
-    # the points start, start + 1, start + 2, … below each end
+    # the number of points start, start + 1, start + 2, … below each end
     points = np.floor(ends) + (start < ends - np.floor(ends))
     counts[order] = np.minimum(np.diff(points, prepend=0), 1)
     return counts
 
 
 def _by_index(index: Indexed, rng: np.random.Generator) -> IntArray:
-    """Equal steps from a random start along the clients as they are numbered."""
+    """The ids of the clients drawn by equal steps in the order of ids, found by the index."""
 
     def points(total: float) -> FloatArray:
+        """Points at equal distances on a line of this length."""
         whole, part = whole_and_part(total, len(index))
         start = rng.random()
         steps = np.arange(whole + int(start < part), dtype=np.float64)
@@ -44,11 +48,52 @@ def _by_index(index: Indexed, rng: np.random.Generator) -> IntArray:
 
 
 systematic = Procedure("systematic", _counts)
-"""Exactly K clients (⌊K⌋ or ⌈K⌉) with the given probabilities, by one random start and equal
-steps along the clients in random order."""
+"""Exactly K clients with the given probabilities, by one random start and equal steps.
+
+The clients lie side by side on a line in random order, each as long as its probability. A single
+random number decides the draw: the cohort is the clients at equally spaced points of the line. A
+fractional K gives ⌊K⌋ or ⌈K⌉ clients.
+
+Client k is drawn if one of the points u, u + 1, u + 2, … lies within its part of the line, from
+p_1 + … + p_{k−1} to p_1 + … + p_k. The start u is uniform on [0, 1).
+
+Args:
+    expected: The probability p_i of every client, [N]. Their sum is the budget K.
+    rng: The source of all randomness.
+
+Further arguments are those of `kvib.Procedure`.
+
+Examples:
+    >>> import numpy as np, kvib
+    >>> kvib.systematic([0.5, 0.5, 0.5, 0.25, 0.25], np.random.default_rng(0)).ids
+    array([0, 2])
+
+References:
+    Madow 1949.
+"""
 
 ordered = Procedure("ordered", _in_order, by_index=_by_index)
-"""The same along the clients as they are numbered: exactly K clients, also of a hundred million,
-since nobody is put in order. Clients with neighbouring ids are hardly ever drawn together, so ids
-should say nothing of the clients, or put similar ones side by side; then a cohort's own estimate of
-its variance, which is made for random orders, is too large."""
+"""Exactly K clients, by equal steps along the clients in the order of their ids.
+
+The procedure sorts and shuffles nothing, so it draws from a hundred million clients too. Clients
+with neighbouring ids are hardly ever drawn together. Ids should therefore carry no information
+about the clients, or put similar clients side by side. In the second case a cohort's own estimate
+of its variance, which is made for random orders, is too large.
+
+Client k is drawn if one of the points u, u + 1, u + 2, … lies within its part of the line, from
+p_1 + … + p_{k−1} to p_1 + … + p_k. The start u is uniform on [0, 1).
+
+Args:
+    expected: The probability p_i of every client, [N]. Their sum is the budget K.
+    rng: The source of all randomness.
+
+Further arguments are those of `kvib.Procedure`.
+
+Examples:
+    >>> import numpy as np, kvib
+    >>> kvib.ordered([0.5, 0.5, 0.5, 0.5], np.random.default_rng(0)).ids
+    array([1, 3])
+
+References:
+    Madow 1949.
+"""
