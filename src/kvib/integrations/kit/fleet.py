@@ -148,7 +148,7 @@ class Fleet:
         if new:
             sampler.join([arrived[key] for key in new], new, self.options.prices(new))
             self._news.joined.extend(new)
-        self._weighing.tell(sampler, {key: arrived[key] for key in arrived if key in known})
+        self._weighing.apply(sampler, {key: arrived[key] for key in arrived if key in known})
         return sampler
 
     def reweigh(self, weights: Mapping[Key, float]) -> None:
@@ -188,7 +188,7 @@ class Fleet:
             return None
         clients, most = len(sampler.state.population), self._most()
         budget = min(self.options.budget(most, sampler.round), most)
-        all_here = len(available) == clients and not self.options.offline.everybody_is_listed
+        all_here = len(available) == clients and not self.options.offline.lists_all
         self.round = Round(sampler, sampler.draw(None if all_here else available, budget))
         return self.round
 
