@@ -146,7 +146,7 @@ class Model:
             checked_length(math.sqrt(float(np.dot(row, row))))
 
     def averaged(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, FloatArray]:
-        """Return the buffers among these arrays in double precision, and refuse infinite ones.
+        """Return the buffers among these arrays in double precision. All must be finite.
 
         Args:
             arrays: The arrays of a reply, as `read` returns them.

@@ -40,11 +40,7 @@ def alike(records: list[Mapping[str, Any]]) -> list[str]:
         >>> alike([{"loss": 1.0, "steps": [1, 2]}, {"loss": 2, "steps": [1, 2, 3]}])
         ['loss']
     """
-    return [
-        name
-        for name in records[0]
-        if _of_one_shape([record.get(name) for record in records])
-    ]
+    return [name for name in records[0] if _of_one_shape([record.get(name) for record in records])]
 
 
 def _of_one_shape(values: list[Any]) -> bool:

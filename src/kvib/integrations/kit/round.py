@@ -14,9 +14,6 @@ from kvib.types import Key
 class Silence(Enum):
     """Names the reason why a drawn client sent nothing usable.
 
-    Args:
-        value: The name of the reason: "offline", "late" or "refused".
-
     Examples:
         >>> from kvib.integrations.kit import Silence
         >>> Silence("late") is Silence.LATE
@@ -63,8 +60,8 @@ class Round:
     Examples:
         >>> import kvib
         >>> from kvib.integrations.kit import Round
-        >>> response = kvib.EstimatedRate()
-        >>> sampler = kvib.Sampler(kvib.Uniform(), [1, 1], 2, keys=["ann", "bob"], response=response)
+        >>> options = {"keys": ["ann", "bob"], "response": kvib.EstimatedRate()}
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1, 1], budget=2, **options)
         >>> round = Round(sampler, sampler.draw())
         >>> position = round.answers("ann")
         >>> round.refuse_silent()

@@ -15,7 +15,7 @@ def agreed(model: Names, replies: Iterable[Names]) -> Names:
 
     Clients that train adapters or personal heads send only some arrays of the model. Each reply
     has one vote for its set of names, so one client that sends less than the others cannot make
-    their replies wrong. Of two sets with equally many votes the larger one wins. If no reply has a
+    their replies wrong. If two sets have equally many votes, the larger one wins. If no reply has a
     valid set, the result is all names of the model.
 
     Args:
