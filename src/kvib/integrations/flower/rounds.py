@@ -33,7 +33,7 @@ class Replies(NamedTuple):
     contents: dict[int, RecordDict]
     """The contents of the replies that arrived without an error."""
     refused: dict[int, Refusal]
-    """The reasons of the clients without such a reply."""
+    """The reasons of the clients that sent no reply, or an error."""
 
     @property
     def kinds(self) -> set[Silence]:

@@ -63,9 +63,7 @@ class Sender:
         since: list[float] = []
 
         def lacking(online: set[int]) -> str | None:
-            since.append(
-                now()
-            )  # the first time is when there are enough nodes, however long an outage was
+            since.append(now())  # the first is when enough nodes are back after an outage
             introduced = ask(grid, self._fleet.strangers(online), self._query_timeout)
             self._fleet.meet(introduced.introductions)
             self._problem = next(reversed(introduced.problems.values()), self._problem)

@@ -374,7 +374,8 @@ class UnbiasedSampling(Strategy):
 
         Args:
             policy: The new policy, or its name.
-            procedure: The new procedure, or its name. None keeps the one that was given.
+            procedure: The new procedure, or its name. None means the new policy's own if the old
+                policy's own was in use, and keeps the procedure if another was.
         """
         self.fleet.switch(names.as_policy(policy), names.as_procedure(procedure))
 

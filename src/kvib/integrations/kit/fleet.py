@@ -209,7 +209,8 @@ class Fleet:
 
         Args:
             policy: The new policy.
-            procedure: The new procedure. None keeps the procedure of the options.
+            procedure: The new procedure. None means the new policy's own if the old policy's own
+                was in use, and keeps the procedure if another was.
         """
         kept = procedure or self.options.procedure
         options = replace(self.options, policy=policy, procedure=kept, switch=True)

@@ -44,12 +44,13 @@ class Refusal(NamedTuple):
 
 
 class Round:
-    """Keeps a drawn cohort and records which of its clients answered. Positions name its clients.
+    """Keeps a drawn cohort, and records which of its clients answered.
 
-    When an answer arrives, an adapter calls `answers` for the position of its client. It calls
-    `refuse` if the answer is not an update. The round ends once, in one of four ways:
-    `Visible().begin(round, model)` sums arrays, `step` takes all updates at once, `learn` takes
-    norms where the framework sums the updates itself, and `give_up` learns nothing.
+    Clients are known by their position in the cohort. When an answer arrives, an adapter calls
+    `answers` for the position of its client. It calls `refuse` if the answer is not an update. The
+    round ends once, in one of four ways: `Visible().begin(round, model)` sums arrays, `step` takes
+    all updates at once, `learn` takes norms where the framework sums the updates itself, and
+    `give_up` learns nothing.
 
     Args:
         sampler: The sampler that drew the cohort.

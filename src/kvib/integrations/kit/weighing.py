@@ -37,10 +37,10 @@ class Weighing:
 
     def _weight(self, key: Key) -> float:
         """The weight that was changed or given, else the size that the client reported."""
-        given = self.options.weights
+        weights = self.options.weights
         if key in self._changed:
             return self._changed[key]
-        return self.sizes.of(key) if given is None else float(given[key])
+        return self.sizes.of(key) if weights is None else float(weights[key])
 
     def admitted(self, weights: Mapping[Key, float]) -> None:
         """Note the weights of clients that take part."""
@@ -63,16 +63,16 @@ class Weighing:
 
         Returns the clients of the journal that the weights no longer name. They must leave.
         """
-        given = self.options.weights
-        if given is None or self.options.fixed:
+        weights = self.options.weights
+        if weights is None or self.options.fixed:
             return []
         here = sampler.keys(sampler.state.population.here())
-        self.apply(sampler, {key: float(given[key]) for key in here if key in given})
-        others = [key for key in here if key not in given]
+        self.apply(sampler, {key: float(weights[key]) for key in here if key in weights})
+        others = [key for key in here if key not in weights]
         if len(others) == len(here):
             raise ValueError(
                 f"{self.options.journal} has clients {shown(here)}, and weights= names "
-                f"{shown(given)}; give the weights of its clients, or begin another file"
+                f"{shown(weights)}; give the weights of its clients, or begin another file"
             )
         return others
 
