@@ -56,7 +56,7 @@ SIZING = "call introduce(app, size=…) in the ClientApp"
 
 
 class UnbiasedSampling(Strategy):
-    """Draws the clients that train, and estimates the step of full participation without bias.
+    """Draws the clients that train, and makes the step of full participation, on average.
 
     It wraps any strategy that averages: FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx. The
     wrapped strategy still decides what clients are sent, optimises on the server, and evaluates. It
