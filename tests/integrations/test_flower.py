@@ -478,7 +478,7 @@ def test_an_app_that_does_not_introduce_itself_goes_by_node_ids_and_equal_weight
     assert strategy.sampler.weights == pytest.approx(np.full(N, 1 / N))
 
 
-def test_the_log_tells_of_those_who_were_drawn_and_heard():
+def test_the_log_tells_of_those_who_were_drawn_and_answered():
     """Not of the two nodes and the one result that stand in for them before the strategy."""
     told = []
     handler = logging.Handler()
@@ -489,7 +489,7 @@ def test_the_log_tells_of_those_who_were_drawn_and_heard():
     finally:
         FLOWER_LOGGER.removeHandler(handler)
     [drew] = re.findall(r"kvib: drew (\d+) clients", "\n".join(told))
-    assert f"kvib: {drew} of {drew} clients were heard" in told
+    assert f"kvib: {drew} of {drew} clients answered" in told
     assert not any("Sampled" in line or "Received" in line for line in told)
 
 
@@ -901,8 +901,8 @@ def test_the_round_goes_on_without_whoever_fails(wrong, reason):
     assert sorted(strategy.refused) == failed
     assert all(re.search(reason, told) for told in strategy.refused.values())
     assert metrics["kvib-missing"] == len(failed)
-    heard = set(cohort.ids.tolist()) - set(failed)
-    assert flat(arrays) == pytest.approx(estimated(cohort, heard), rel=1e-12)
+    answered = set(cohort.ids.tolist()) - set(failed)
+    assert flat(arrays) == pytest.approx(estimated(cohort, answered), rel=1e-12)
     grid.fails = {}
     one_round(strategy, grid, x, 3)
     assert (strategy.cohort.answer_probability < 1).all()  # silence was learned, and nothing else

@@ -512,8 +512,8 @@ def test_every_round_is_reported(log):
     assert list(report.drawn.values()) == pytest.approx(strategy.cohort.expected)
     assert set(report.answered) | set(report.refused) == set(report.drawn)
     weight = dict(zip(report.drawn, strategy.cohort.weight, strict=True))
-    unheard = sum(weight[key] for key in report.refused) / sum(weight.values())
-    assert report.unanswered == pytest.approx(unheard)
+    unanswered = sum(weight[key] for key in report.refused) / sum(weight.values())
+    assert report.unanswered == pytest.approx(unanswered)
     assert report.variance > 0
 
 
@@ -678,10 +678,10 @@ def test_rounds_without_any_answer_are_warned_of(log):
     play(strategy, grid, 1)
     grid.fails = dict.fromkeys(grid.contexts, "silent")
     play(strategy, grid, 9, first=2)
-    lines = log(logging.WARNING, "no client was heard in")
-    assert [line.getMessage()[:45] for line in lines] == [
-        "kvib: no client was heard in 4 rounds in a ro",
-        "kvib: no client was heard in 8 rounds in a ro",
+    lines = log(logging.WARNING, "no client answered in")
+    assert [line.getMessage()[:44] for line in lines] == [
+        "kvib: no client answered in 4 rounds in a ro",
+        "kvib: no client answered in 8 rounds in a ro",
     ]
 
 
@@ -794,7 +794,7 @@ def telling(records):
     return app
 
 
-def heard_by_function(records, n=5):
+def seen_by_function(records, n=5):
     """What a function of one's own for metrics is handed in a round with all clients."""
     seen = []
 
@@ -813,7 +813,7 @@ def test_a_function_for_metrics_sees_the_records_that_clients_sent():
         kind = ConfigRecord({"device": f"phone {i}"})
         return {"train-metrics": MetricRecord({"n": 1 + i, "loss": float(i)}), "kind": kind}
 
-    seen = heard_by_function(records)
+    seen = seen_by_function(records)
     assert sorted(content["train-metrics"]["loss"] for content in seen) == [0, 1, 2, 3, 4]
     assert {content["kind"]["device"] for content in seen} == {f"phone {i}" for i in range(5)}
     assert sum(content["train-metrics"]["n"] for content in seen) == pytest.approx(1)
@@ -824,13 +824,13 @@ def test_a_function_for_metrics_sees_several_records_as_sent():
     def records(i):
         return {"a": MetricRecord({"n": 1 + i}), "b": MetricRecord({"loss": 2.0 * i})}
 
-    seen = heard_by_function(records)
+    seen = seen_by_function(records)
     assert sorted(content["a"]["n"] for content in seen) == [1, 2, 3, 4, 5]
     assert sorted(content["b"]["loss"] for content in seen) == [0, 2, 4, 6, 8]
 
 
 def test_a_client_with_other_names_does_not_reach_a_function_for_metrics():
-    seen = heard_by_function(lambda i: {"metrics" if i else "odd": MetricRecord({"n": 1})})
+    seen = seen_by_function(lambda i: {"metrics" if i else "odd": MetricRecord({"n": 1})})
     assert [list(content) for content in seen] == [["metrics"]] * 4
 
 

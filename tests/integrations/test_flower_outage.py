@@ -114,7 +114,7 @@ def test_a_night_in_production(tmp_path):
 
     rounds = lines(file)
     assert [line["kvib-round"] for line in rounds] == list(range(len(rounds)))  # none is lost
-    assert all(line["heard"] for line in rounds)  # and none is empty
+    assert all(line["answered"] for line in rounds)  # and none is empty
     assert rounds[-1]["kvib-coefficients"] == pytest.approx(1, abs=0.1)
     assert all(line["kvib-coefficients"] < 1.1 for line in rounds)
     sites = (0, 1, 2, 4)

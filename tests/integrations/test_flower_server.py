@@ -183,8 +183,10 @@ def test_a_running_sum_says_what_all_inner_products_say(procedure, response, ava
             norms = np.where(came, np.linalg.norm(updates, axis=1), np.nan)
             total = spread.weights[came] @ updates[came]
             value = spread.value(norms, float(total @ total))
-            heard = [update if here else None for update, here in zip(updates, came, strict=True)]
-            expected = kvib.estimated_variance(cohort, heard)
+            answered = [
+                update if here else None for update, here in zip(updates, came, strict=True)
+            ]
+            expected = kvib.estimated_variance(cohort, answered)
             assert value == pytest.approx(expected.value, rel=1e-9, abs=1e-12, nan_ok=True)
             lost = ~came & (cohort.answer_probability == cohort.availability)
             if lost.any():

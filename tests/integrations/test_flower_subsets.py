@@ -151,12 +151,12 @@ def test_one_client_that_sends_less_is_refused_alone():
     }
     assert metrics["kvib-missing"] == 1
     cohort = strategy.cohort
-    heard = cohort.take(cohort.ids != 2)
-    for name, expected in estimated(heard, ADAPTERS).items():
+    answered = cohort.take(cohort.ids != 2)
+    for name, expected in estimated(answered, ADAPTERS).items():
         assert numbers(arrays)[name] == pytest.approx(expected)
 
 
-def test_of_two_the_one_that_sends_more_is_heard():
+def test_of_two_the_one_that_sends_more_counts():
     strategy, grid = wrapped(budget=2), grid_of(*MODEL)
     sent = {}
     for i in range(N):

@@ -78,19 +78,19 @@ def test_three_ways_to_end_a_round_give_one_step():
     ends = []
     for end in ("arrays", "updates", "norms"):
         round = everybody(response=kvib.EstimatedRate())
-        heard = [0, 1, 3]
+        answered = [0, 1, 3]
         if end == "arrays":
             model = Model({"w": x}, set())
             combination = Visible().begin(round, model)
-            took = [combination.take(Answer(at, {"w": x - updates[at]})) for at in heard]
+            took = [combination.take(Answer(at, {"w": x - updates[at]})) for at in answered]
             assert all(took)
             ends.append(combination.finish().d)
         elif end == "updates":
-            ends.append(round.step({at: updates[at] for at in heard}))
+            ends.append(round.step({at: updates[at] for at in answered}))
         else:
             norms = np.linalg.norm(updates, axis=1)
             norms[2] = np.nan
-            ends.append(round.cohort.coefficients[heard] @ updates[heard])
+            ends.append(round.cohort.coefficients[answered] @ updates[answered])
             round.learn(norms)
         with pytest.raises(ValueError, match="before"):
             round.give_up()

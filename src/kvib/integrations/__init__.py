@@ -1,1 +1,1 @@
-"""kvib inside the frameworks people run; each module needs its framework installed."""
+"""Adapters that run kvib inside other frameworks. Each needs its framework installed."""

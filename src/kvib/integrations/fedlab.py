@@ -14,18 +14,19 @@ from kvib.types import Key
 
 
 class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
-    """In place of `SyncServerHandler`; x − Σ λ_i/p_i·(x − x_i) instead of a mean.
+    """Replaces `SyncServerHandler`, and steps to x − Σ λ_i/p_i·(x − x_i) instead of a mean.
 
-    FedLab's payloads do not say whose they are. In its standalone pipeline they come in the order
-    of the drawn clients, which is taken for granted here; over a network they do not, so let
-    clients send their id along and say where it is.
+    A payload of FedLab does not name its client. In the standalone pipeline payloads arrive in the
+    order of the drawn clients, and this order is assumed here. Over a network they do not: let
+    clients send their id along, and give a `sender` that reads it.
 
     Args:
-        model: as of `SyncServerHandler`.
-        global_round: as of `SyncServerHandler`.
-        sampler: over clients 0 to N − 1.
-        sender: the client of a payload; None: the order of the drawn, standalone only.
-        options: `cuda`, `device`, `logger`.
+        model: The model, as `SyncServerHandler` takes it.
+        global_round: The number of rounds, as `SyncServerHandler` takes it.
+        sampler: The sampler over clients 0 to N − 1.
+        sender: The function that returns the client of a payload. None means that payloads arrive
+            in the order of the drawn clients, as in the standalone pipeline.
+        options: The options `cuda`, `device` and `logger` of `SyncServerHandler`.
     """
 
     def __init__(
@@ -42,21 +43,24 @@ class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
 
     @property
     def cohort(self) -> Cohort | None:
-        """The cohort of this round."""
+        """The cohort of this round. None before the first."""
         return self.clients.cohort
 
     @property
     def refused(self) -> dict[Key, str]:
-        """Why clients of the last round were not heard."""
+        """The reasons why clients of the last round did not answer, by id."""
         return self.clients.refused
 
     @property
     def num_clients_per_round(self) -> int:
-        """The number of clients drawn, which need not be the same in every round."""
+        """The number of drawn clients, which can differ from round to round."""
         return 0 if self.cohort is None else len(self.cohort)
 
     def sample_clients(self) -> list[int]:
-        """Ids of the drawn, ascending; a round in which no client was drawn leaves the model."""
+        """Draw a cohort, and return the ids of its clients, ascending.
+
+        A round in which no client is drawn leaves the model as it is, and the next one is drawn.
+        """
         if self.num_clients not in (0, len(self.sampler)):
             raise ValueError(
                 f"the sampler has {len(self.sampler)} clients, the trainer {self.num_clients}"
@@ -70,7 +74,11 @@ class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
         return []
 
     def global_update(self, buffer: Sequence[Sequence[Any]]) -> None:
-        """Take the step; the sampler learns. What is no update of this model is no answer."""
+        """Take the step, and let the sampler learn. An answer that is not an update is left out.
+
+        Args:
+            buffer: The payloads of the clients.
+        """
         round, x = self.clients.round, self.model_parameters
         assert round is not None
         senders = round.keys if self.sender is None else map(self.sender, buffer)
@@ -78,18 +86,18 @@ class UnbiasedHandler(SyncServerHandler):  # type: ignore[misc]
         for client, payload in zip(senders, buffer, strict=True):
             position = round.answers(client)
             if position is None:
-                continue  # twice, or not asked
+                continue  # it answered before, or was not drawn
             try:
                 updates[position] = _update(x, payload[0])
             except BadReplyError as error:
                 round.refuse(position, str(error))
-                self._LOGGER.warning(f"kvib: client {client} was not heard: {error}")
+                self._LOGGER.warning(f"kvib: client {client} did not answer: {error}")
         d = round.step(updates)
         SerializationTool.deserialize_model(self._model, x - d)
 
 
 def _update(x: Any, theirs: Any) -> Any:
-    """x − x_i, or an error where that is no update of this model."""
+    """x − x_i. What is not an update of this model is refused."""
     if theirs.shape != x.shape:
         raise BadReplyError(f"{len(theirs)} parameters, in the model {len(x)}")
     update = x - theirs.to(x)

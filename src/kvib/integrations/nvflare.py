@@ -40,29 +40,30 @@ REFUSED = {
     "exclude_vars": "a variable is a parameter or a buffer here; let sites not send it",
     "enable_tensor_disk_offload": "updates are summed as they come, so none stays in memory",
 }
-"""What `FedAvg` takes and cannot be had here."""
+"""The options of `FedAvg` that cannot be combined with kvib, and the reasons."""
 
 
 class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
-    """In place of `FedAvg`; x − Σ λ_i/(q_i p_i)·(x − x_i) instead of a mean.
+    """Replaces `FedAvg`, and steps to x − Σ λ_i/(q_i p_i)·(x − x_i) instead of a mean.
 
-    Sites are known by their names, and come and go. Job configurations are text, so policy and
-    procedure are given by name. Running statistics of BatchNorm and integers are averaged.
+    Sites are known by their names, and may come and go. Job configurations are text, so policy and
+    procedure are given by name. Running statistics of BatchNorm and integer arrays are averaged.
 
     Args:
-        args: of `FedAvg`.
-        weights: λ by site, in any unit; others take no part. None: all equal.
-        policy: as its repr says it: "Forecast", "KVib(rounds=500)".
-        procedure: by name; None: the policy's own.
-        seed: decides every draw.
-        journal: path of a file in which the sampler lives, to be continued after a restart.
-        renormalise: let the objective of a round be that of the sites online; by default those
-            offline stay in it, and availability is estimated.
-        guard: bound what one site can do in a round (`kvib.Guard()`), at the price of a bias when
-            it fires; by default with Forecast only.
-        answer_within: seconds after which a site has not answered; 0: wait forever.
-        kwargs: of `FedAvg`; `num_clients` is the budget. A site that fails does not end the job
-            (`ignore_result_error=True`).
+        args: The positional arguments of `FedAvg`.
+        weights: The weights λ by site, in any unit. Sites that are not named take no part. None
+            means that all sites are equal.
+        policy: The name of the policy, with arguments if needed: "Forecast", "KVib(rounds=500)".
+        procedure: The name of the procedure. None means the policy's own.
+        seed: The seed that decides every draw.
+        journal: The path of a file that keeps the sampler, so that a restart continues it.
+        renormalise: Whether the sites online are the whole objective of a round. By default sites
+            that are offline stay in the objective, and their availability is estimated.
+        guard: Whether `kvib.Guard()` bounds what one site can add to a step, at the price of a bias
+            when it fires. None means with Forecast only.
+        answer_within: The seconds after which a site counts as silent. 0 means to wait forever.
+        kwargs: The keyword arguments of `FedAvg`. `num_clients` is the budget. A site that fails
+            does not end the job (`ignore_result_error=True`).
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         self.guard = guard
 
     def run(self) -> None:
-        """Run the rounds as FedAvg does, with our sampler and our aggregator."""
+        """Run the rounds as FedAvg does, with kvib's sampler and aggregator."""
         policy = names.policy(self.policy)
         guards: dict[bool | None, Guards] = {None: default_guard, True: Guard(), False: None}
         options = FleetOptions(
@@ -109,7 +110,7 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
             self.fleet.close()
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
-        """Names of the drawn sites; empty where none was drawn."""
+        """Draw a cohort, and return the names of its sites. Empty if no site was drawn."""
         online = {client.name for client in self.engine.get_clients()}
         strangers = self.fleet.strangers(online)
         self.fleet.meet(Introduction(name, str(name)) for name in strangers)
@@ -120,12 +121,13 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         return [name for name in drawn if name in online]
 
     def send_model(self, *, targets: list[str], data: FLModel, **options: Any) -> None:
-        """Never to an empty list, which NVFlare takes for all sites."""
+        """Send the model, unless no site was drawn: NVFlare takes an empty list for all sites."""
         self.aggregator.begin(data.params)
         if targets:
             super().send_model(targets=targets, data=data, timeout=self.answer_within, **options)
 
     def _get_aggregated_result(self) -> FLModel:
+        """The new model, after the log has reported which sites did not answer."""
         result = super()._get_aggregated_result()
         round = self.aggregator.round
         if round is None:
@@ -135,35 +137,36 @@ class UnbiasedFedAvg(FedAvg):  # type: ignore[misc]
         return result
 
     def _say(self, level: int, line: str) -> None:
+        """Write a line to the log of the job."""
         (self.warning if level >= WARNING else self.info)(f"kvib: {line}")
 
 
 class Estimate(ModelAggregator):  # type: ignore[misc]
-    """Sums coefficient·(x − x_i) as results come."""
+    """Sums coefficient·(x − x_i) while results arrive."""
 
     def __init__(self) -> None:
         super().__init__()
         self.round: Round | None = None
-        """The round whose results come; None where no site was online."""
+        """The round whose results arrive. None where no site was online."""
         self._lock = threading.Lock()
         self._combination: Combination | None = None
         self._measured: list[tuple[dict[str, Any], float]] = []
-        """Metrics of those heard, and their coefficients."""
+        """The metrics of the sites that answered, and their coefficients."""
 
     def reset_stats(self) -> None:
-        """Nothing is left from earlier rounds."""
+        """Do nothing: `begin` clears what earlier rounds left."""
 
     def begin(self, params: dict[str, Any]) -> None:
-        """A round from this model."""
+        """Begin a round with these parameters of the model."""
         arrays = {name: np.asarray(value) for name, value in params.items()}
         buffers = {name for name, array in arrays.items() if running_statistics(name, array)}
         self._model = Model(arrays, buffers)
         self._combination, self._measured = None, []
-        if self.round is not None:  # held=False: NVFlare lets go of what was accepted
+        if self.round is not None:  # held=False: NVFlare does not keep accepted results
             self._combination = Visible().begin(self.round, self._model, held=False)
 
     def accept_model(self, model: FLModel) -> None:
-        """One site's result; one that is of another shape or no number counts as no answer."""
+        """Add the result of one site. A result that is not an update counts as silence."""
         name = str((model.meta or {}).get("client_name", ""))
         with self._lock:
             round, combination = self.round, self._combination
@@ -179,7 +182,7 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
             self._measured.append((model.metrics or {}, factor))
 
     def _full(self, model: FLModel) -> dict[str, Any]:
-        """x_i, also where x_i − x was sent."""
+        """The arrays x_i, also where the site sent the difference x_i − x."""
         theirs = self._model.read(model.params or {})
         if model.params_type != ParamsType.DIFF:
             return theirs
@@ -187,7 +190,7 @@ class Estimate(ModelAggregator):  # type: ignore[misc]
         return {name: ours[name].astype(np.float64) + array for name, array in theirs.items()}
 
     def aggregate_model(self) -> FLModel:
-        """x − d, and metrics averaged by coefficient; the sampler has learned then."""
+        """Return x − d, with metrics averaged by coefficient, after the sampler has learned."""
         d, buffers = 0.0, dict[str, FloatArray]()
         if self.round is not None and self._combination is not None:
             self.round.refuse_silent()

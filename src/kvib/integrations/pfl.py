@@ -1,7 +1,7 @@
 """pfl (Apple): cohorts drawn by a kvib sampler, and the weighting that makes them unbiased.
 
-pfl simulates, so clients are known beforehand and all of them answer. With several workers each
-has the same sampler and draws the same cohort, of which it trains its share.
+pfl is a simulator, so clients are known beforehand and all of them answer. With several workers
+each has the same sampler, draws the same cohort, and trains its share of it.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,11 +22,12 @@ from kvib.types import FloatArray, Key
 
 
 class DrawnUsers(FederatedDatasetBase):  # type: ignore[misc]
-    """A federated dataset whose cohorts a sampler draws; goes with `UnbiasedWeighting`.
+    """A federated dataset whose cohorts a sampler draws. Use it together with `UnbiasedWeighting`.
 
     Args:
-        make_dataset: the dataset of a user by its key, with that key as its `user_id`.
-        sampler: over all users. Workers must be given equal ones.
+        make_dataset: The function that makes the dataset of a user from its key. The dataset must
+            have the key as its `user_id`.
+        sampler: The sampler over all users. All workers must be given equal samplers.
     """
 
     def __init__(self, make_dataset: Callable[[Key], Any], sampler: AnySampler) -> None:
@@ -34,20 +35,23 @@ class DrawnUsers(FederatedDatasetBase):  # type: ignore[misc]
         self.clients = KnownClients(sampler, sums_alone=True)
         self.make_dataset, self.sampler = make_dataset, sampler
         self.norms: FloatArray = np.empty(0)
-        """Norms of users that this worker has trained; NaN for the others."""
+        """The norms of the users that this worker has trained. NaN for the others."""
         self.stands_in = False
-        """Whether this worker trains a user that was not drawn, whose update counts nothing."""
+        """Whether this worker trains a user whose update does not count, since it has no share."""
 
     @property
     def cohort(self) -> Cohort | None:
-        """The cohort of this round."""
+        """The cohort of this round. None before the first."""
         return self.clients.cohort
 
     def get_cohort(self, cohort_size: int) -> Iterable[tuple[Any, int]]:
-        """The users that this worker trains, each with a seed.
+        """Draw a cohort, and yield the users that this worker trains, each with a seed.
 
-        pfl waits forever for a worker that trains no user. One without a share of the cohort, and
-        all of them where no user was drawn, train a user whose update then counts nothing.
+        pfl waits forever for a worker that trains no user. A worker without a share of the cohort
+        trains a user whose update does not count, and so do all workers if no user was drawn.
+
+        Args:
+            cohort_size: The budget of the round.
         """
         round = self.clients.draw(cohort_size)
         self.norms = np.full(len(round), np.nan)
@@ -68,19 +72,19 @@ class DrawnUsers(FederatedDatasetBase):  # type: ignore[misc]
 
 
 class UnbiasedWeighting(WeightingStrategy):  # type: ignore[misc]
-    """Σ λ_i/p_i·g_i instead of a mean; the sampler learns from ‖g_i‖ after every round.
+    """Weighs updates so that their sum is Σ λ_i/p_i·g_i, and lets the sampler learn from ‖g_i‖.
 
     Put it first among the postprocessors of the backend, in place of `WeightByUser`.
 
     Args:
-        users: the training dataset of the same backend.
+        users: The training dataset of the same backend.
     """
 
     def __init__(self, users: DrawnUsers) -> None:
         self.users = users
 
     def postprocess_one_user(self, *, stats: Any, user_context: Any) -> tuple[Any, Any]:
-        """Weigh one user's update by its coefficient, and remember its norm."""
+        """Multiply one user's update by its coefficient, and remember its norm."""
         round = self.users.clients.round
         if round is None:
             raise ValueError("the backend's training data are not the DrawnUsers given to me")
@@ -95,7 +99,7 @@ class UnbiasedWeighting(WeightingStrategy):  # type: ignore[misc]
         stats.reweight(1)
         try:
             self.users.norms[position] = checked_length(norm(dict(stats.items())))
-        except BadReplyError as error:  # no answer: its norm stays NaN
+        except BadReplyError as error:  # the user counts as silent: its norm stays NaN
             round.refuse(position, str(error))
             return stats.apply_elementwise(_nothing), Metrics()
         stats.reweight(float(round.cohort.coefficients[position]))
@@ -104,7 +108,7 @@ class UnbiasedWeighting(WeightingStrategy):  # type: ignore[misc]
     def postprocess_server(
         self, *, stats: Any, central_context: Any, aggregate_metrics: Any
     ) -> tuple[Any, Any]:
-        """The sum is the step: nothing is divided by; the workers tell each other the norms."""
+        """Take the sum as the step, without a division, and let all workers learn all norms."""
         stats.weight = 1
         round = self.users.clients.round
         assert round is not None
@@ -113,11 +117,12 @@ class UnbiasedWeighting(WeightingStrategy):  # type: ignore[misc]
 
 
 def _nothing(tensor: Any) -> Any:
+    """Zeros in the form of this tensor."""
     return tensor * 0 if not hasattr(tensor, "new_zeros") else tensor.new_zeros(tensor.shape)
 
 
 def _from_all_workers(norms: FloatArray) -> FloatArray:
-    """What each worker has seen, put together."""
+    """The norms that all workers have seen, in one array."""
     ops = get_ops()
     seen = ~np.isnan(norms)
     both = np.concatenate([np.where(seen, norms, 0.0), seen]).astype(np.float32)

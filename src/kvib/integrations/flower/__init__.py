@@ -1,6 +1,7 @@
 """Flower (https://flower.ai): unbiased adaptive sampling around any strategy that averages.
 
-The server's side is `UnbiasedSampling(strategy)`, the client's one line: `introduce(app, size=…)`.
+The server wraps its strategy in `UnbiasedSampling(strategy)`. The client app needs one line:
+`introduce(app, size=…)`.
 """
 
 from kvib.checks import renamed

@@ -1,4 +1,4 @@
-"""Arguments that would fail only in the middle of a run, refused where they are given."""
+"""Checks of arguments that would otherwise fail only in the middle of a run."""
 
 from collections.abc import Callable, Mapping
 from numbers import Real
@@ -10,11 +10,11 @@ from kvib.integrations.kit import Hidden, Visible
 from kvib.types import Key
 
 Buffers = Callable[[str, NDArray[Any]], bool]
-"""Which arrays, by name and value, are averaged instead of learned."""
+"""A function of the name and value of an array: whether it is averaged instead of learned."""
 
 
 def known_updates(updates: Any) -> Visible | Hidden:
-    """How the server sees updates."""
+    """The way in which the server sees updates. Others are refused."""
     if isinstance(updates, Visible | Hidden):
         return updates
     name = getattr(updates, "__name__", repr(updates))
@@ -22,7 +22,7 @@ def known_updates(updates: Any) -> Visible | Hidden:
 
 
 def known_buffers(buffers: Any) -> Buffers:
-    """Which arrays are averaged."""
+    """The function that decides which arrays are averaged. Others are refused."""
     if callable(buffers):
         return cast(Buffers, buffers)
     raise ValueError(
@@ -32,7 +32,7 @@ def known_buffers(buffers: Any) -> Buffers:
 
 
 def by_key(weights: Any) -> Mapping[Key, float]:
-    """Weights of clients."""
+    """The weights by client key. What is not a mapping is refused."""
     if isinstance(weights, Mapping):
         return weights
     raise ValueError(
@@ -41,7 +41,7 @@ def by_key(weights: Any) -> Mapping[Key, float]:
 
 
 def seconds(deadline: Any) -> float | None:
-    """How long the answers of a round may take; None: as long as `Strategy.start` says."""
+    """The seconds that the answers of a round may take. None means the timeout of `start`."""
     if deadline is None:
         return None
     if isinstance(deadline, Real) and float(deadline) > 0:

@@ -1,4 +1,4 @@
-"""The server's question who a node is, and how it takes the answer."""
+"""The server's question which client a node is, and the reading of the answer."""
 
 from logging import INFO, WARNING
 from typing import NamedTuple
@@ -10,22 +10,30 @@ from flwr.serverapp import Grid
 from kvib.integrations.kit import Introduction
 
 QUESTION = f"{MessageType.QUERY}.kvib"
+"""The type of the message that asks a node which client it is."""
 RAISED, REFUSED_BY_MOD = 2, 6
-"""Flower's error codes: the ClientApp raised; a mod does not let questions through."""
+"""Flower's error codes: the ClientApp raised an error, and a mod refused the question."""
 NO_SUCH_FUNCTION = "No query function registered"
-"""What it raised, then: the app does not call `introduce`."""
+"""The text of the error that a ClientApp raises if it does not call `introduce`."""
 
 
 class Asked(NamedTuple):
-    """What came of the question."""
+    """The answers to the question."""
 
     introductions: list[Introduction]
+    """The introductions of the nodes that answered."""
     problems: dict[int, str]
-    """Why the other nodes are still unknown, by node; they are to be asked again later."""
+    """The reasons why the other nodes are still unknown, by node. They are asked again later."""
 
 
 def ask(grid: Grid, nodes: list[int], timeout: float) -> Asked:
-    """Who these nodes are."""
+    """Ask these nodes which clients they are.
+
+    Args:
+        grid: The grid that sends the question.
+        nodes: The ids of the nodes.
+        timeout: The seconds to wait for the answers.
+    """
     silent = {node: f"node {node} gave no answer in {timeout} s" for node in nodes}
     found = Asked([], silent)
     if not nodes:
@@ -48,25 +56,25 @@ def ask(grid: Grid, nodes: list[int], timeout: float) -> Asked:
 
 
 def _read(node: int, reply: Message) -> Introduction | str:
-    """Who the node is, or why it is still unknown."""
+    """The introduction of the node, or the reason why it is still unknown."""
     if reply.has_error():
         code, reason = reply.error.code, str(reply.error.reason)
         if code == REFUSED_BY_MOD or (code == RAISED and NO_SUCH_FUNCTION in reason):
             return Introduction(node, f"node-{node}", named=False)
-        return _said(INFO, f"node {node} did not say who it is: error {code}, {reason}")
-    said = reply.content.config_records.get("kvib", ConfigRecord())
-    if "problem" in said:
-        return _said(WARNING, f"node {node} cannot tell its size: {said['problem']!s}")
-    key, size = said.get("key", f"node-{node}"), said.get("size")
+        return _logged(INFO, f"node {node} did not say who it is: error {code}, {reason}")
+    record = reply.content.config_records.get("kvib", ConfigRecord())
+    if "problem" in record:
+        return _logged(WARNING, f"node {node} cannot tell its size: {record['problem']!s}")
+    key, size = record.get("key", f"node-{node}"), record.get("size")
     return Introduction(
         node,
         key if isinstance(key, str | int) and not isinstance(key, bool) else str(key),
         float(size) if isinstance(size, int | float) else None,
-        named="key" in said,
+        named="key" in record,
     )
 
 
-def _said(level: int, problem: str) -> str:
-    """The problem, once it is in the log."""
+def _logged(level: int, problem: str) -> str:
+    """The problem, after it was written to the log."""
     log(level, "kvib: %s", problem)
     return problem

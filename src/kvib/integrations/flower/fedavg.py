@@ -1,4 +1,4 @@
-"""FedAvg with our sampling, in one constructor."""
+"""FedAvg with unbiased adaptive sampling, in one constructor."""
 
 import inspect
 from typing import Any
@@ -8,13 +8,23 @@ from flwr.serverapp.strategy import FedAvg
 from kvib.integrations.flower.strategy import UnbiasedSampling
 
 _OURS = set(inspect.signature(UnbiasedSampling).parameters) - {"strategy"}
+"""The names of the options that `UnbiasedSampling` takes."""
 
 
 class KVibFedAvg(UnbiasedSampling):
-    """FedAvg with unbiased adaptive sampling: takes FedAvg's arguments, and ours by keyword.
+    """Runs FedAvg with unbiased adaptive sampling.
+
+    It takes the arguments of FedAvg, and those of `UnbiasedSampling` by keyword.
+
+    Args:
+        fedavg: The positional arguments of FedAvg.
+        options: The keyword arguments of FedAvg and of `UnbiasedSampling`.
 
     Examples:
+        >>> from kvib.integrations.flower import KVibFedAvg
         >>> strategy = KVibFedAvg(fraction_train=0.1, min_available_nodes=10, journal="run.kvib")
+        >>> strategy.budget(clients=200)
+        20
     """
 
     def __init__(self, *fedavg: Any, **options: Any) -> None:

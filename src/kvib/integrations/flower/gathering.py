@@ -1,4 +1,4 @@
-"""From the replies of a round to their sum: which arrays they train, and which replies count."""
+"""From the replies of a round to their sum: the arrays they train, and the replies that count."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -24,41 +24,46 @@ class Gathered(NamedTuple):
     """The replies of a round that count."""
 
     combination: Combination
-    """Their sum so far."""
+    """The sum of the replies."""
     model: Model
-    """The arrays that they train."""
-    said: Mapping[int, Records]
-    """What clients sent beside arrays, by position in the cohort."""
+    """The part of the model that the replies train."""
+    records: Mapping[int, Records]
+    """The records that clients sent beside arrays, by position in the cohort."""
 
 
 def gathered(updates: Visible | Hidden, sent: Sent, replies: Replies) -> Gathered:
-    """Add up the replies that are updates of the arrays which most of them have.
+    """Add up the replies that have the arrays which most replies have.
 
-    Clients whose replies are not are refused in the round.
+    Clients that sent other replies are refused in the round.
+
+    Args:
+        updates: The way in which the server sees updates.
+        sent: The round that was sent.
+        replies: The replies that arrived, and the reasons of those that did not.
     """
     round, every = sent.round, sent.model.arrays.keys()
     for position, refusal in replies.refused.items():
         round.refuse(position, refusal.why, refusal.kind)
-    came = _opened(round, replies.contents)
-    names = agreed(every, (reply.arrays.keys() for reply in came.values()))
+    opened = _opened(round, replies.contents)
+    names = agreed(every, (reply.arrays.keys() for reply in opened.values()))
     model = sent.model.only(names)
-    combination, said = updates.begin(round, model), {}
-    for position, reply in came.items():
+    combination, records = updates.begin(round, model), {}
+    for position, reply in opened.items():
         try:
             must_agree(reply.arrays.keys(), names, every)
             combination.add(Answer(position, reply.arrays, reply.norm))
-            said[position] = reply.said
+            records[position] = reply.records
         except BadReplyError as error:
             round.refuse(position, str(error))
-    return Gathered(combination, model, said)
+    return Gathered(combination, model, records)
 
 
 def _opened(round: Round, contents: Mapping[int, RecordDict]) -> dict[int, Reply]:
-    """Replies that could be a model, by position; clients that sent others are refused."""
-    came = {}
+    """The replies that could be a model, by position. Clients that sent others are refused."""
+    opened = {}
     for position, content in contents.items():
         try:
-            came[position] = received(content)
+            opened[position] = received(content)
         except BadReplyError as error:
             round.refuse(position, str(error))
-    return came
+    return opened

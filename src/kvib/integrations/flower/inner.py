@@ -1,4 +1,4 @@
-"""What the wrapped strategy is asked for: a message to send, and a step to take."""
+"""The two requests to the wrapped strategy: a message to send, and a step to take."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +21,10 @@ MOST_NODES = 2**16
 
 
 class _Pretended:
-    """A grid with as many nodes as a strategy wants, which decides what is sent, not to whom.
+    """A grid that shows a strategy as many nodes as it wants.
 
-    A strategy that waits for more nodes looks again, and every further look shows twice as many.
+    The strategy decides what is sent, and not to which nodes. A strategy that waits for more nodes
+    looks again, and every further look shows twice as many.
     """
 
     def __init__(self, grid: Grid, nodes: int) -> None:
@@ -31,6 +32,7 @@ class _Pretended:
         self._most = max(MOST_NODES, 2 * nodes)  # FedAvg itself looks twice
 
     def get_node_ids(self) -> Iterable[int]:
+        """Node ids that do not exist, twice as many at every call."""
         if self._nodes > self._most:
             raise ValueError(
                 f"the wrapped strategy saw {self._nodes // 2} nodes and still looks for more, so "
@@ -45,16 +47,17 @@ class _Pretended:
 
 
 def _enough_for(strategy: FedAvg) -> int:
-    """Nodes of which a strategy picks two at least, so that differences between them show."""
+    """A number of nodes of which a strategy picks at least two, so that differences show."""
     of_two = math.ceil(2 / max(strategy.fraction_train, SMALLEST_SHARE)) + 1
     return max(of_two, strategy.min_available_nodes, strategy.min_train_nodes)
 
 
 @contextmanager
 def _without_its_counts() -> Iterator[None]:
-    """Its log would count pretended nodes and one result, which stand in for all there are.
+    """Keep back the lines in which the wrapped strategy counts nodes and results.
 
-    Flower writes to one logger, so lines can be kept back there only.
+    It would count pretended nodes and one result, which stand in for the real ones. Flower writes
+    to one logger, so the lines can be kept back only there.
     """
 
     def more_than_informed(record: LogRecord) -> bool:
@@ -70,7 +73,7 @@ def _without_its_counts() -> Iterator[None]:
 def message_of(
     strategy: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
 ) -> Message | None:
-    """The message that a strategy sends to every node; None where it does not train."""
+    """The message that a strategy sends to every node. None in a round without training."""
     pretended = cast(Grid, _Pretended(grid, _enough_for(strategy)))
     with _without_its_counts():
         messages = list(strategy.configure_train(server_round, arrays, config, pretended))
@@ -92,20 +95,20 @@ def step_of(
     arrays: Mapping[str, NDArray[Any]],
     metrics: Mapping[str, Any],
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """The step that a strategy makes of one reply, with metrics that were averaged already."""
-    given = MetricRecord({**metrics, strategy.weighted_by_key: 1.0})
-    content = RecordDict({strategy.arrayrecord_key: unwritten(arrays), "metrics": given})
+    """The arrays and metrics that a strategy returns for one reply with averaged metrics."""
+    record = MetricRecord({**metrics, strategy.weighted_by_key: 1.0})
+    content = RecordDict({strategy.arrayrecord_key: unwritten(arrays), "metrics": record})
     with _metrics_as_given(strategy), _without_its_counts():
         reply = Message(content, reply_to=asked)
-        stepped, said = strategy.aggregate_train(server_round, [reply])
-    return None if stepped is None else written(stepped), said
+        stepped, returned = strategy.aggregate_train(server_round, [reply])
+    return None if stepped is None else written(stepped), returned
 
 
 @contextmanager
 def _metrics_as_given(strategy: FedAvg) -> Iterator[None]:
-    """The strategy's function for metrics has seen the clients' records, and is not called again.
+    """Replace the strategy's function for metrics, which has seen the clients' records already.
 
-    It is an attribute that `aggregate_train` reads, so there it must be replaced.
+    The function is an attribute that `aggregate_train` reads, so it is replaced there for a while.
     """
     before = strategy.train_metrics_aggr_fn
     strategy.train_metrics_aggr_fn = _as_given
@@ -116,7 +119,8 @@ def _metrics_as_given(strategy: FedAvg) -> Iterator[None]:
 
 
 def _as_given(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    """The metrics of the only reply, without its weight."""
     [content] = contents
-    given = next(iter(content.metric_records.values()))
-    del given[weighted_by_key]
-    return given
+    record = next(iter(content.metric_records.values()))
+    del record[weighted_by_key]
+    return record

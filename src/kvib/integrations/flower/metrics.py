@@ -1,4 +1,4 @@
-"""What clients measured while they trained, averaged as the wrapped strategy would."""
+"""The training metrics of clients, averaged as the wrapped strategy would average them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,28 +12,30 @@ from kvib.integrations.kit import agreed, alike, averaged
 
 
 class Measured(NamedTuple):
-    """What a client sent beside arrays, with one MetricRecord or more, and its coefficient."""
+    """The metrics of a client that sent at least one MetricRecord."""
 
-    said: Records
+    records: Records
+    """The records that the client sent beside arrays, by name."""
     names: list[str]
-    """Those of its MetricRecords."""
+    """The names of its MetricRecords."""
     numbers: Mapping[str, Any]
-    """What is in that record, where it sent just one."""
+    """The content of its MetricRecord. Empty if it sent several."""
     coefficient: float
+    """The coefficient of the client."""
 
     def reweighed(self, shared: list[str], key: str) -> RecordDict:
-        """As it was sent, with the coefficient for a weight where there is just one record."""
+        """The records as they were sent. A single MetricRecord gets the coefficient as weight."""
         if len(self.names) != 1:
-            return RecordDict(self.said)
+            return RecordDict(self.records)
         kept = {name: number for name, number in self.numbers.items() if name in shared}
         record = MetricRecord({**kept, key: self.coefficient})
-        return RecordDict({**self.said, self.names[0]: record})
+        return RecordDict({**self.records, self.names[0]: record})
 
 
-def measured(said: Mapping[int, Records], coefficients: list[float]) -> list[Measured]:
-    """Those of the clients, by position in the cohort, that measured something."""
+def measured(sent: Mapping[int, Records], coefficients: list[float]) -> list[Measured]:
+    """The metrics of the clients that sent some, from their records by position in the cohort."""
     found = []
-    for position, records in said.items():
+    for position, records in sent.items():
         names = [name for name, part in records.items() if isinstance(part, MetricRecord)]
         if names:
             numbers = dict(records[names[0]]) if len(names) == 1 else {}
@@ -41,28 +43,28 @@ def measured(said: Mapping[int, Records], coefficients: list[float]) -> list[Mea
     return found
 
 
-def examples(records: list[Measured], key: str) -> Iterator[Any]:
-    """What clients give as the weight of their update, where they do."""
-    return (one.numbers[key] for one in records if key in one.numbers)
+def examples(clients: list[Measured], key: str) -> Iterator[Any]:
+    """The weights under this key that clients give to their updates, where they do."""
+    return (client.numbers[key] for client in clients if key in client.numbers)
 
 
-def averages(strategy: FedAvg, records: list[Measured]) -> Mapping[str, Any]:
-    """Means by coefficient, or what the strategy's own function makes of the records."""
+def averages(strategy: FedAvg, clients: list[Measured]) -> Mapping[str, Any]:
+    """The means by coefficient, or the result of the strategy's own function for metrics."""
     key, function = strategy.weighted_by_key, strategy.train_metrics_aggr_fn
-    if not records or function is aggregate_metricrecords:
-        single = [one for one in records if len(one.names) == 1]
-        means = averaged((one.numbers, one.coefficient) for one in single)
+    if not clients or function is aggregate_metricrecords:
+        single = [client for client in clients if len(client.names) == 1]
+        means = averaged((client.numbers, client.coefficient) for client in single)
         return {name: mean for name, mean in means.items() if name != key}
-    alike_named = _alike_named(records)
-    shared = alike([one.numbers for one in alike_named])
-    return function([one.reweighed(shared, key) for one in alike_named], key)
+    alike_named = _alike_named(clients)
+    shared = alike([client.numbers for client in alike_named])
+    return function([client.reweighed(shared, key) for client in alike_named], key)
 
 
-def _alike_named(records: list[Measured]) -> list[Measured]:
-    """Those whose MetricRecords are called as most are.
+def _alike_named(clients: list[Measured]) -> list[Measured]:
+    """The clients whose MetricRecords have the names that most clients use.
 
-    A function looks them up by name, so one client with other names could end the run.
+    A function looks records up by name, so one client with other names could end the run.
     """
-    names = [frozenset(one.names) for one in records]
+    names = [frozenset(client.names) for client in clients]
     most = agreed(frozenset().union(*names), names)
-    return [one for one, own in zip(records, names, strict=True) if own == most]
+    return [client for client, own in zip(clients, names, strict=True) if own == most]

@@ -1,4 +1,4 @@
-"""Between Flower's records and NumPy's arrays."""
+"""Conversions between Flower's records and NumPy's arrays."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from kvib.integrations.kit.arrays import BadReplyError, read_npy
 
 OURS = "kvib"
-"""Name of the record that is for the adapter alone."""
+"""The name of the record that only the adapter reads."""
 
 
 def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """The arrays of a record of our own."""
+    """The arrays of a record that the server made."""
     arrays = {}
     for name, array in record.items():
         plain = read_npy(array.data, np.dtype(array.dtype).str, array.shape)
@@ -24,14 +24,14 @@ def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """A record as Flower sends it."""
+    """The record of these arrays, as Flower sends it."""
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
 class Unwritten(Array):
-    """An array whose bytes are written when they are asked for.
+    """An array whose bytes are written only when they are read.
 
-    A strategy that averages one reply asks for its numbers only. Writing and reading them would
+    A strategy that averages one reply reads only its numbers. Writing and reading the bytes would
     take the server as long as two replies do.
     """
 
@@ -54,15 +54,15 @@ class Unwritten(Array):
 
 
 def unwritten(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """A record for a strategy in this process."""
-    record = ArrayRecord()  # made from a dict it would ask for all bytes
+    """The record of these arrays, for a strategy in this process."""
+    record = ArrayRecord()  # a record made from a dict would read all bytes
     for name, array in arrays.items():
         record[name] = Unwritten(array)
     return record
 
 
 def written(record: ArrayRecord) -> ArrayRecord:
-    """The record itself, after all of its arrays are as Flower sends them."""
+    """The record itself, after its arrays were replaced by those that Flower sends."""
     for name, array in record.items():
         if isinstance(array, Unwritten):
             record[name] = array.written()
@@ -70,32 +70,32 @@ def written(record: ArrayRecord) -> ArrayRecord:
 
 
 Records = dict[str, Any]
-"""Records of a reply, by name."""
+"""The records of a reply, by name."""
 
 
 class Reply(NamedTuple):
-    """What a client sent."""
+    """The parts of a client's reply."""
 
     arrays: dict[str, bytes]
-    """Bytes that were not looked into yet."""
-    said: Records
-    """Its other records: what it measured, and whatever else the app sends."""
+    """The bytes of its arrays, which were not checked yet."""
+    records: Records
+    """Its other records: metrics, and whatever else the app sends."""
     norm: Any
-    """What it says the norm of its update is, if it says so."""
+    """The norm of its update that it reports. None if it reports none."""
 
 
 def received(content: RecordDict) -> Reply:
-    """A reply's parts, if there are arrays that could be a model."""
-    parts = dict(content)  # what Flower sorts by kind it sorts anew whenever it is asked
-    records = [part for part in parts.values() if isinstance(part, ArrayRecord)]
-    if len(records) != 1:
-        raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
+    """The parts of a reply. A reply whose arrays cannot be a model is refused."""
+    parts = dict(content)  # Flower would sort them by kind anew at every access
+    models = [part for part in parts.values() if isinstance(part, ArrayRecord)]
+    if len(models) != 1:
+        raise BadReplyError(f"{len(models)} ArrayRecords instead of one")
     arrays = {}
-    for name, array in records[0].items():
+    for name, array in models[0].items():
         if array.stype != SType.NUMPY:
             raise BadReplyError(f"array {name!r} cannot be read: it is of kind {array.stype!r}")
         arrays[name] = array.data
     ours = parts.pop(OURS, None)
     norm = ours.get("norm") if isinstance(ours, ConfigRecord) else None
-    said = {name: part for name, part in parts.items() if not isinstance(part, ArrayRecord)}
-    return Reply(arrays, said, norm)
+    records = {name: part for name, part in parts.items() if not isinstance(part, ArrayRecord)}
+    return Reply(arrays, records, norm)

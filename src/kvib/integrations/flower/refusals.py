@@ -1,4 +1,4 @@
-"""Strategies for which λ/p makes no sense, and why."""
+"""The strategies that cannot be combined with the weights λ/p, and the reasons."""
 
 from types import FrameType
 
@@ -43,11 +43,11 @@ REFUSED: dict[type[Strategy], str] = {
     FedXgbCyclic: TREES,
     **dict.fromkeys(WITH_NOISE, PRIVATE),
 }
-"""Subclasses included."""
+"""The reasons by strategy. They hold for subclasses too."""
 
 
 def averaging(strategy: Strategy) -> FedAvg:
-    """Refuse what cannot be given an estimate instead of replies."""
+    """The strategy. One that cannot take an estimate in place of replies is refused."""
     if isinstance(strategy, type):
         raise ValueError(f"{strategy.__name__} is a class; wrap an instance, {strategy.__name__}()")
     name, module = type(strategy).__name__, type(strategy).__module__
@@ -72,11 +72,11 @@ def averaging(strategy: Strategy) -> FedAvg:
 def refuse_noise_around(frame: FrameType | None) -> None:
     """Refuse a call that comes from a wrapper which adds noise.
 
-    Flower's wrappers keep a strategy without calling it, start rounds themselves and say nothing
-    of themselves when they call, so that only the frame of the call shows them.
+    Flower's wrappers keep a strategy without calling it, and start rounds themselves. They do not
+    name themselves when they call, so only the frame of the call shows them.
 
     Args:
-        frame: of the method that was called.
+        frame: The frame of the method that was called.
     """
     caller = None if frame is None or frame.f_back is None else frame.f_back.f_locals.get("self")
     if isinstance(caller, WITH_NOISE):

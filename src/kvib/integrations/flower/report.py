@@ -1,4 +1,4 @@
-"""What a round came to, for a dashboard."""
+"""The report of a round, for a dashboard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,42 +12,56 @@ from kvib.types import Key
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One round: who was drawn, who was heard, and how good the estimate is."""
+    """Reports one round: the clients drawn, the clients that answered, and the noise of the step.
+
+    Examples:
+        >>> from kvib.integrations.flower import RoundReport
+        >>> report = RoundReport(
+        ...     round=7, server_round=2, clients=10, online=9, drawn={"ann": 0.4, "bob": 0.6},
+        ...     answered=("ann",), refused={"bob": "no answer in time"}, coefficients=0.9,
+        ...     variance=0.02, cut=0.0, offline=0.1, lost=0.0, unanswered=0.5, joined=(), left=(),
+        ...     stepped=True,
+        ... )
+        >>> report.metrics()["kvib-missing"]
+        1
+    """
 
     round: int
-    """The sampler's number of the round; it goes on over restarts."""
+    """The sampler's number of the round, which goes on over restarts."""
     server_round: int
     """Flower's number of the round."""
     clients: int
-    """Clients in the population, those offline included."""
+    """The number of clients in the population, including those offline."""
     online: int
-    """Nodes online at the draw."""
+    """The number of nodes online at the draw."""
     drawn: Mapping[Key, float]
-    """The drawn clients, and the expected count p of each."""
+    """The drawn clients, with the expected count p of each."""
     answered: tuple[Key, ...]
+    """The drawn clients that answered."""
     refused: Mapping[Key, str]
-    """The others, and why they were not heard."""
+    """The drawn clients that did not answer, with the reason of each."""
     coefficients: float
-    """Σ coefficient over those heard: 1 on average."""
+    """The sum of the coefficients of the clients that answered, which is 1 on average."""
     variance: float
-    """Estimated sampling noise of the step; NaN where it is not known."""
+    """The estimated sampling noise of the step. NaN where it is not known."""
     cut: float
-    """What the guard took off the step."""
+    """The length that the guard took off the step."""
     offline: float
-    """Share of λ that was offline at the draw."""
+    """The share of λ that was offline at the draw."""
     lost: float
-    """Share of λ of clients that are offline for longer than chance explains."""
+    """The share of λ of clients that have been offline for longer than chance explains."""
     unanswered: float
-    """Share of the drawn clients' λ that was not heard."""
+    """The share of the drawn clients' λ that did not answer."""
     joined: tuple[Key, ...]
-    """Clients that came since the last round, for the first time or again."""
+    """The clients that joined or returned since the last round."""
     left: tuple[Key, ...]
+    """The clients that left since the last round."""
     stepped: bool
-    """Whether the model moved: False below the quorum, where no client answered, and where `Hidden`
-    lacks an update of the sum."""
+    """Whether the model moved. It stays below the quorum, where no client answered, and where the
+    sum of `Hidden` lacks an update."""
 
     def metrics(self) -> dict[str, int | float]:
-        """What goes into Flower's MetricRecord of the round."""
+        """Return the numbers that go into Flower's MetricRecord of the round."""
         return {
             "kvib-round": self.round,
             "kvib-cohort": len(self.drawn),
@@ -73,15 +87,15 @@ def reported(
     standing: Standing,
     news: News,
 ) -> RoundReport:
-    """The report of a round; without an outcome it was given up.
+    """The report of a round.
 
     Args:
-        sent: the round, with those refused that were not heard.
-        server_round: Flower's number.
-        answered: positions of those who answered.
-        outcome: the step.
-        standing: who could be drawn.
-        news: who came and left before the draw.
+        sent: The round, in which clients that did not answer are refused.
+        server_round: Flower's number of the round.
+        answered: The positions of the clients that answered.
+        outcome: The step. None if the round was given up.
+        standing: The share of the objective that could be drawn.
+        news: The changes of the population before the draw.
     """
     round, cohort, at = sent.round, sent.round.cohort, np.array(answered, np.int64)
     total = float(cohort.weight.sum())
@@ -101,6 +115,6 @@ def reported(
         unanswered=1 - float(cohort.weight[at].sum()) / total if total else 0.0,
         joined=(*news.joined, *news.returned),
         left=tuple(news.left),
-        # a sum of hidden updates that lacks one is of no use: the step is the number 0 then
+        # A sum of hidden updates that lacks one is useless, and the step is the number 0 then.
         stepped=outcome is not None and bool(answered) and np.ndim(outcome.d) > 0,
     )

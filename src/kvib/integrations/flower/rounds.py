@@ -1,4 +1,4 @@
-"""What was sent to a cohort, and what came back."""
+"""The messages that were sent to a cohort, and the replies."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from kvib.integrations.kit import Model, Refusal, Round, Silence
 
 UNREACHABLE = (3, 4, 5)
-"""Flower's error codes of messages and nodes that are not available."""
+"""Flower's error codes for messages and nodes that are not available."""
 
 
 @dataclass
@@ -18,29 +18,34 @@ class Sent:
 
     round: Round
     model: Model
+    """The model that was sent."""
     template: Message
+    """The message that the wrapped strategy sends to every node."""
     online: int
-    """Nodes that were online at the draw."""
+    """The number of nodes that were online at the draw."""
     messages: dict[int, Message] = field(default_factory=dict)
-    """By position in the cohort."""
+    """The messages by position in the cohort."""
 
 
 class Replies(NamedTuple):
-    """What came back, by position in the cohort."""
+    """The replies to a round, by position in the cohort."""
 
     contents: dict[int, RecordDict]
+    """The contents of the replies that arrived without an error."""
     refused: dict[int, Refusal]
+    """The reasons of the clients that sent no reply, or an error."""
 
     @property
     def kinds(self) -> set[Silence]:
-        """Why clients were not heard; empty where one was."""
+        """The kinds of reasons in a round in which no client answered. Else empty."""
         return set() if self.contents else {refusal.kind for refusal in self.refused.values()}
 
 
 def sorted_replies(sent: Sent, replies: Iterable[Message]) -> Replies:
-    """Replies by position, each once.
+    """The replies by position in the cohort, each once.
 
-    A dead node's reply is from the SuperLink, so go by the message it replies to.
+    The reply of a dead node is from the SuperLink, so each reply is found by the message to which
+    it replies.
     """
     positions = {message.metadata.message_id: at for at, message in sent.messages.items()}
     contents, refused = {}, {}

@@ -1,4 +1,4 @@
-"""The server's side: a strategy around another one."""
+"""The server's side: a strategy that wraps another one."""
 
 import inspect
 import os
@@ -50,56 +50,68 @@ NAMING = (
     "Start SuperNodes with --node-config 'client-id=\"…\"', and call introduce(app) in the "
     "ClientApp"
 )
-"""How a client gets a name of its own."""
+"""The way in which a client gets a name of its own, for the log."""
 SIZING = "call introduce(app, size=…) in the ClientApp"
-"""How a client reports its size."""
+"""The way in which a client reports its size, for a warning."""
 
 
 class UnbiasedSampling(Strategy):
-    """Draws who trains, and makes of the replies the step of full participation, on average.
+    """Draws the clients that train, and makes the step of full participation, on average.
 
-    Wraps any strategy that averages: FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx. That
-    one still decides what clients are sent, optimises on the server, and evaluates; it is given
-    one reply, x − Σ λ_i/(q_i p_i)·(x − x_i), instead of many.
+    It wraps any strategy that averages: FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx. The
+    wrapped strategy still decides what clients are sent, optimises on the server, and evaluates. It
+    is given one reply, x − Σ λ_i/(q_i p_i)·(x − x_i), instead of many.
+
+    Args:
+        strategy: The strategy to wrap.
+        policy: The policy, which decides which clients are preferred, or its name, such as
+            "KVib(rounds=500)". None means `kvib.Forecast()`.
+        budget: The clients per round: a number, a text such as "20" or "10%", or a function of the
+            round. None means the number that the wrapped strategy would draw, the larger of
+            `fraction_train` of all clients and `min_train_nodes`.
+        procedure: The procedure that draws, or its name. None means the policy's own.
+        seed: The seed that decides every draw, given the same clients and answers.
+        journal: The path of a file that keeps the sampler. A ServerApp that finds the file
+            continues it. None keeps the sampler in memory only.
+        switch: Whether a journal of another policy goes on with this one, which learns from the
+            rounds in the file. By default a journal of another policy is refused.
+        weights: The weights λ by client key, in any unit. Clients that are not named take no part.
+            None means the sizes that clients report (`introduce`), or equal weights where they
+            report none.
+        max_weight: The largest size that is believed. A client that reports more counts as this.
+        offline: The meaning of offline clients: `EstimateAvailability()` keeps them in the
+            objective, and `Renormalise()` makes the clients online the whole objective.
+        response: The rate of answers: `kvib.EstimatedRate()`, a number, or one number by client
+            key.
+        guard: The bound on what one client can add to a step, at the price of a bias when it fires.
+            None means no bound. By default it is `kvib.Guard()` with Forecast, and None with other
+            policies.
+        updates: The way in which the server sees updates: `Visible()`, or `Hidden()` where it sees
+            only their sum.
+        buffers: The function of an array's name and value that returns whether the array is
+            averaged instead of learned.
+        query_timeout: The seconds to wait for new nodes to introduce themselves.
+        quorum: The share of the drawn clients that must answer. A round with fewer answers is given
+            up: the model stays, and the sampler learns nothing. With 0 every round counts.
+        deadline: The seconds for the answers of a round, in place of `start(timeout=…)`. A client
+            that is later counts as silent.
+        patience: The number of rounds in a row in which every reply is refused before the run ends
+            with `NothingUsableError`. None means that it never ends so. After this many rounds
+            without any reply the log warns.
+        on_round: A function that is called with the `RoundReport` of every round.
+        cost: The cost of drawing each client, by client key. The budget is in its units then, and
+            clients that are not named take no part.
+        over_select: Whether the budget is the expected number of answers instead of drawn clients.
+        cool_down: The number of rounds that a drawn client waits before it can be drawn again.
+        variables: The auxiliary variables of every client, by client key, for procedures that
+            balance on them and policies that forecast from them. The population is fixed then.
 
     Examples:
         >>> from flwr.serverapp.strategy import FedAdam
+        >>> from kvib.integrations.flower import UnbiasedSampling
         >>> strategy = UnbiasedSampling(FedAdam(fraction_train=0.1), journal="run.kvib")
-
-    Args:
-        strategy: what to wrap.
-        policy: whom to prefer, or its name, "KVib(rounds=500)"; by default `kvib.Forecast()`.
-        budget: clients per round: a number, a text such as "20" or "10%", or a function of the
-            round. None: what the wrapped strategy would draw, the larger of `fraction_train` of
-            all clients and `min_train_nodes`.
-        procedure: how to draw, or its name; by default the policy's own.
-        seed: decides every draw, given the same clients and answers.
-        journal: path of a file in which the sampler lives. A ServerApp that finds one continues.
-        switch: whether a journal of another policy goes on with this one, which learns from the
-            rounds in it. By default such a journal is refused.
-        weights: λ by client key, in any unit; clients that are not named take no part. None: the
-            size that clients report (`introduce`), or equal where they report none.
-        max_weight: the largest size that is believed; a client that reports more counts as this.
-        offline: `EstimateAvailability()`, or `Renormalise()` over who is online.
-        response: rate of answers: `kvib.EstimatedRate()`, a number, or one by client key.
-        guard: bounds what one client can do in a round, at the price of a bias when it fires;
-            None: nothing does. By default `kvib.Guard()` with Forecast, None with other policies.
-        updates: `Visible()`, or `Hidden()` where only sums can be seen.
-        buffers: which arrays (by name and value) are averaged instead of learned.
-        query_timeout: seconds to wait for new nodes to introduce themselves.
-        quorum: share of the drawn clients that must answer. A round with fewer is given up: the
-            model stays, and the sampler learns nothing. 0: every round counts.
-        deadline: seconds for the answers of a round, in place of `start(timeout=…)`. A client that
-            is later counts as silent.
-        patience: rounds in a row in which every reply is refused before the run ends with an error.
-            None: it never does. After this many rounds without any reply the log warns.
-        on_round: called with the `RoundReport` of every round, which `last` holds too.
-        cost: what drawing a client takes from the budget, by client key; the budget is in its units
-            then, and clients that are not named take no part.
-        over_select: whether the budget is the expected number of answers, not of clients asked.
-        cool_down: rounds that a drawn client waits before it can be drawn again.
-        variables: what is known of every client, by client key, for procedures that balance on it
-            and policies that forecast from it. The population is fixed then.
+        >>> strategy.budget(clients=500)
+        50
     """
 
     def __init__(
@@ -162,27 +174,32 @@ class UnbiasedSampling(Strategy):
         self.cohort: Cohort | None = None
         """The cohort of the last round."""
         self.last: RoundReport | None = None
-        """What the last round came to."""
+        """The report of the last round."""
         self._sent: Sent | None = None
         self._news = News([], [], [], [])
         self._grid: Grid | None = None
 
     @property
     def sampler(self) -> AnySampler | None:
-        """None before the first client was met."""
+        """The sampler. None before the first client was met."""
         return self.fleet.sampler
 
     @property
     def refused(self) -> dict[Key, str]:
-        """Why clients of the last round were not heard, by key."""
+        """The reasons why clients of the last round did not answer, by key."""
         return self.fleet.refused
 
     def budget(self, clients: int, round: int = 0) -> float:
-        """The budget of a round among this many clients."""
+        """Return the budget of a round.
+
+        Args:
+            clients: The number of clients in the population, or the sum of their costs.
+            round: The number of the round.
+        """
         return self._budget(clients, round)
 
     def _strategy_budget(self, clients: float) -> float:
-        """What the wrapped strategy would draw from this many clients."""
+        """The number that the wrapped strategy would draw from this many clients."""
         share = int(clients * self.strategy.fraction_train)
         return max(share, self.strategy.min_train_nodes, 1)
 
@@ -195,16 +212,31 @@ class UnbiasedSampling(Strategy):
         *args: Any,
         **kwargs: Any,
     ) -> Result:
-        """Run the rounds, as `Strategy.start` does; `deadline` takes the place of `timeout`."""
+        """Run the rounds, as `Strategy.start` does.
+
+        Args:
+            grid: The grid that sends messages to the nodes.
+            initial_arrays: The initial model.
+            num_rounds: The number of rounds.
+            timeout: The seconds for the answers of a round, unless a `deadline` was given.
+            args: Further arguments of `Strategy.start`.
+            kwargs: Further keyword arguments of `Strategy.start`.
+        """
         seconds = self._sender.begin(timeout)
         return super().start(grid, initial_arrays, num_rounds, seconds, *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw a cohort, and send it what the wrapped strategy would send.
+        """Draw a cohort, and return the messages that the wrapped strategy would send to it.
 
         Every round waits until `min_available_nodes` are online, as stock Flower does.
+
+        Args:
+            server_round: Flower's number of the round.
+            arrays: The present model.
+            config: The configuration that is sent to the clients.
+            grid: The grid that lists the nodes.
         """
         refuse_noise_around(inspect.currentframe())
         self._sent, self._grid = None, grid
@@ -225,36 +257,43 @@ class UnbiasedSampling(Strategy):
         return self._sender.messages(self._sent, online)
 
     def _model(self, sent: ArrayRecord) -> Model:
+        """The model that is sent, split into parameters and buffers."""
         arrays = to_arrays(sent)
-        return Model(arrays, {name for name, a in arrays.items() if self._is_buffer(name, a)})
+        buffers = {name for name, array in arrays.items() if self._is_buffer(name, array)}
+        return Model(arrays, buffers)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Estimate the step of full participation, and let the wrapped strategy take it."""
+        """Estimate the step of full participation, and let the wrapped strategy take it.
+
+        Args:
+            server_round: Flower's number of the round.
+            replies: The replies of the clients.
+        """
         sent, self._sent = self._sent, None
         if sent is None or self._grid is None:
             return None, None
         replied = self._sender.reached(self._grid, sent, sorted_replies(sent, replies))
-        came, round = gathered(self.updates, sent, replied), sent.round
-        answered = list(came.said)
+        collected, round = gathered(self.updates, sent, replied), sent.round
+        answered = list(collected.records)
         self._watch.answers(len(round), round.unanswered)
-        records = measured(came.said, round.cohort.coefficients.tolist())
-        self.fleet.compare(examples(records, self.strategy.weighted_by_key), SIZING)
-        # a user's function may raise here: the sampler has not learned yet
-        means = averages(self.strategy, records)
+        reporting = measured(collected.records, round.cohort.coefficients.tolist())
+        self.fleet.compare(examples(reporting, self.strategy.weighted_by_key), SIZING)
+        # A user's function for metrics may raise here, before the sampler learns.
+        means = averages(self.strategy, reporting)
         outcome = None
         if self._watch.is_quorum(len(round), len(answered)):
-            outcome = came.combination.finish()
+            outcome = collected.combination.finish()
         else:
             round.give_up()
-        came_of_it = (outcome, self.fleet.standing, self._news)
-        report = self.last = reported(sent, server_round, answered, *came_of_it)
+        standing, news = self.fleet.standing, self._news
+        report = self.last = reported(sent, server_round, answered, outcome, standing, news)
         self._hand_on(report)
         metrics = {**means, **report.metrics()}
         if outcome is None:
             return None, MetricRecord(metrics)
-        return self._stepped(sent, server_round, came.model, outcome, metrics)
+        return self._stepped(sent, server_round, collected.model, outcome, metrics)
 
     def _stepped(
         self,
@@ -266,16 +305,16 @@ class UnbiasedSampling(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The step of the wrapped strategy, on the arrays that clients sent."""
         moved = {**sent.model.arrays, **model.moved(outcome.d, outcome.buffers)}
-        arrays, said = step_of(self.strategy, server_round, sent.template, moved, metrics)
-        if arrays is not None:  # an optimiser has no business with counters and what was not sent
+        arrays, record = step_of(self.strategy, server_round, sent.template, moved, metrics)
+        if arrays is not None:  # a server optimiser must not change buffers and arrays not sent
             ours = next(iter(sent.template.content.array_records.values()))
             kept = sent.model.arrays.keys() - model.arrays.keys()
             arrays.update({name: Array(moved[name]) for name in model.buffers})
             arrays.update({name: ours[name] for name in kept})
-        return arrays, said
+        return arrays, record
 
     def _hand_on(self, report: RoundReport) -> None:
-        """Call the user's function; an error in it does not end the run."""
+        """Call the user's function. An error in it is logged and does not end the run."""
         if self._on_round is None:
             return
         try:
@@ -286,38 +325,65 @@ class UnbiasedSampling(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the wrapped strategy does."""
+        """Return the messages with which the wrapped strategy evaluates.
+
+        Args:
+            server_round: Flower's number of the round.
+            arrays: The present model.
+            config: The configuration that is sent to the clients.
+            grid: The grid that lists the nodes.
+        """
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """As the wrapped strategy does."""
+        """Return the evaluation metrics that the wrapped strategy computes.
+
+        Args:
+            server_round: Flower's number of the round.
+            replies: The replies of the clients.
+        """
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log what is wrapped, and by what."""
+        """Write the policy, the procedure, the journal and the wrapped strategy to the log."""
         options = self.fleet.options
         procedure = options.procedure or options.policy.procedure
         log(INFO, "\t├──> kvib: %r, %r, journal %s", options.policy, procedure, options.journal)
         self.strategy.summary()
 
     def leave(self, keys: Key | Iterable[Key]) -> None:
-        """One client or several go, with their share of λ, until they introduce themselves anew."""
+        """Let clients leave, with their share of λ, until they introduce themselves anew.
+
+        Args:
+            keys: The key of one client, or the keys of several.
+        """
         self.fleet.leave(listed(keys))
 
     def reweigh(self, weights: Mapping[Key, float]) -> None:
-        """Weights of clients change, in the units of the others, until the server restarts."""
+        """Change the weights of clients, until the server restarts.
+
+        Args:
+            weights: The new weights by client key, in the units of the others.
+        """
         self.fleet.reweigh(by_key(weights))
 
     def switch(self, policy: Policy[Any] | str, procedure: Procedure | str | None = None) -> None:
-        """Draw with another policy from the next round on; it learns from the journal's rounds."""
+        """Draw with another policy from the next round on, which learns from the journal's rounds.
+
+        Args:
+            policy: The new policy, or its name.
+            procedure: The new procedure, or its name. None means the new policy's own if the old
+                policy's own was in use, and keeps the procedure if another was.
+        """
         self.fleet.switch(names.as_policy(policy), names.as_procedure(procedure))
 
     def close(self) -> None:
-        """Let go of the journal, for another strategy in the same process."""
+        """Close the journal, so that another strategy in the same process can open it."""
         self.fleet.close()
 
 
 def _say(level: int, line: str) -> None:
+    """Write a line to Flower's log."""
     log(level, "kvib: %s", line)

@@ -1,4 +1,4 @@
-"""Waiting for nodes, as stock Flower does, with a line in the log now and then."""
+"""Waiting for nodes, as stock Flower does, with a line in the log once a minute."""
 
 import time
 from collections.abc import Callable
@@ -8,19 +8,20 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 LONGEST_PAUSE = 5.0
-"""Seconds between two looks at the nodes."""
+"""The most seconds between two looks at the nodes."""
 LINE_EVERY = 60.0
 """Seconds between two lines in the log."""
 TOO_FEW = "they are too few: start more, or lower min_available_nodes and min_train_nodes"
 
 
 def nodes_online(grid: Grid, wanted: int, lacking: Callable[[set[int]], str | None]) -> set[int]:
-    """Ids of the nodes, once there are this many and they are enough for a round.
+    """The ids of the nodes online, as soon as they are enough for a round.
 
     Args:
-        grid: where to look.
-        wanted: nodes that a round needs; 0: it does not wait.
-        lacking: says why that many are not enough; None: they are.
+        grid: The grid that lists the nodes.
+        wanted: The number of nodes that a round needs. 0 means that it does not wait.
+        lacking: A function of the ids that returns why these nodes are not enough, or None if they
+            are. It is called when `wanted` nodes are online.
     """
     began, due, looks = now(), 0.0, 0
     while True:
@@ -36,15 +37,15 @@ def nodes_online(grid: Grid, wanted: int, lacking: Callable[[set[int]], str | No
                 "kvib: waiting for nodes for %.0f s; %d are online, a round needs %d; %s",
                 *(waited, len(online), wanted, problem),
             )
-        rest(looks)
+        pause(looks)
         looks += 1
 
 
 def now() -> float:
-    """Seconds on a clock that never goes back."""
+    """The seconds on a clock that never goes back."""
     return time.monotonic()
 
 
-def rest(times: int) -> None:
-    """Pause for 1, 2, 4, 5, 5, … seconds, after this many pauses before."""
-    time.sleep(min(2.0 ** min(times, 10), LONGEST_PAUSE))
+def pause(earlier: int) -> None:
+    """Pause for 1, 2, 4, 5, 5, … seconds, by the number of earlier pauses."""
+    time.sleep(min(2.0 ** min(earlier, 10), LONGEST_PAUSE))

@@ -1,7 +1,7 @@
-"""What adapters to frameworks are made of. It imports no framework; see docs/kit.md.
+"""The parts from which adapters to frameworks are built. It imports no framework: see docs/kit.md.
 
-`Fleet` is for clients that come and go, `KnownClients` for those that are known beforehand. Both
-draw a `Round`, whose answers `Visible().begin(round, model)` makes into a step.
+`Fleet` is for clients that come and go. `KnownClients` is for clients that are known beforehand.
+Both draw a `Round`. `Visible().begin(round, model)` turns the answers to a round into a step.
 """
 
 from kvib.integrations.kit.arrays import BadReplyError, Model, checked_length, running_statistics

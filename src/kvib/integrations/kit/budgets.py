@@ -7,16 +7,30 @@ from kvib.checks import checked_budget
 
 Budget = Callable[[float, int], float]
 Budgets = float | str | Callable[[int], float] | None
-"""Clients per round; a text that says so, "20" or "10%" of all clients; or a function that says it
-for a round; None: what the framework would draw. With costs it is in their units."""
+"""The budget as users give it: a number of clients per round, a text such as "20" or "10%" (a share
+of all clients), or a function of the round. None means the number that the framework would draw.
+With costs the budget is in their units."""
 
 
 def budget_of(given: Budgets, default: Callable[[float], float]) -> Budget:
-    """The budget as a function of the largest one, that of all clients, and of the round.
+    """Return the budget as a function of the largest possible budget and of the round.
+
+    The largest possible budget is the one that draws all clients: their number, or the sum of
+    their costs.
 
     Args:
-        given: by the user.
-        usual: what the framework would draw from this number of clients, where it is None.
+        given: The budget as the user gives it, see `Budgets`.
+        default: The budget where `given` is None, as a function of the largest possible budget.
+
+    Examples:
+        >>> from kvib.integrations.kit import budget_of
+        >>> budget = budget_of("10%", default=lambda most: most)
+        >>> budget(200.0, 0)
+        20.0
+        >>> budget_of(None, default=lambda most: most / 4)(200.0, 0)
+        50.0
+        >>> budget_of(lambda round: 5 + round, default=lambda most: most)(200.0, 3)
+        8.0
     """
     if given is None:
         return lambda most, round: default(most)
@@ -30,6 +44,7 @@ def budget_of(given: Budgets, default: Callable[[float], float]) -> Budget:
 
 
 def _of_text(text: str) -> Budget:
+    """The budget that a text such as "20" or "10%" names."""
     words = text.strip()
     try:
         number = float(words.removesuffix("%"))

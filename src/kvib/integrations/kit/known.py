@@ -1,4 +1,4 @@
-"""The small case: clients that are all known beforehand and always there."""
+"""The simple case: all clients are known beforehand and always available."""
 
 from kvib.cohort import Cohort
 from kvib.integrations.kit.round import Round
@@ -7,12 +7,25 @@ from kvib.types import Key
 
 
 class KnownClients:
-    """The rounds of a sampler that the user made. A `Fleet` is for clients that come and go.
+    """Draws the rounds of a sampler that the user made. Use `Fleet` for clients that come and go.
 
     Args:
-        sampler: over all clients.
-        numbered: whether the framework calls its clients by their ids, whatever keys they have.
-        sums_alone: whether the framework sums updates before an adapter sees them.
+        sampler: The sampler over all clients.
+        numbered: Whether the framework names its clients by their ids 0 to N − 1. False means that
+            it names them by the sampler's keys.
+        sums_alone: Whether the framework sums updates before an adapter sees them. A sampler with
+            an estimator, a guard or a sketch is refused then.
+
+    Examples:
+        >>> import kvib
+        >>> from kvib.integrations.kit import KnownClients
+        >>> keys = ["ann", "bob", "eve"]
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1, 1, 2], budget=3, keys=keys, seed=0)
+        >>> clients = KnownClients(sampler)
+        >>> round = clients.draw()
+        >>> round.keys
+        ['ann', 'bob', 'eve']
+        >>> round.learn([0.5, 0.1, 0.2])
     """
 
     def __init__(
@@ -31,24 +44,25 @@ class KnownClients:
             )
         self.sampler = sampler
         self.round: Round | None = None
-        """The last one that was drawn."""
+        """The round that was drawn last. None before the first."""
         self._numbered = numbered
 
     @property
     def cohort(self) -> Cohort | None:
-        """The cohort of the last round."""
+        """The cohort of the last round. None before the first."""
         return None if self.round is None else self.round.cohort
 
     @property
     def refused(self) -> dict[Key, str]:
-        """Why clients of the last round were not heard, by key."""
+        """The reasons why clients of the last round did not answer, by key."""
         return {} if self.round is None else self.round.refused
 
     def draw(self, budget: float | None = None) -> Round:
-        """The next round, among all clients.
+        """Draw the next round from all clients.
 
         Args:
-            budget: in place of the sampler's; what exceeds the number of clients is cut off.
+            budget: The budget of this round. None means the sampler's own. A budget above the
+                number of clients counts as that number.
         """
         most = None if budget is None else min(budget, len(self.sampler))
         cohort = self.sampler.draw(budget=most)

@@ -1,4 +1,4 @@
-"""What clients measured, as one mean."""
+"""The weighted means of what clients measured."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,7 +7,17 @@ import numpy as np
 
 
 def averaged(measured: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, Any]:
-    """Weighted means of the numbers, or lists of one length, that all clients measured."""
+    """Average the numbers, or the lists of one length, that all clients measured.
+
+    Args:
+        measured: Pairs of a record, which maps names to numbers or lists, and its weight. A name
+            that is missing in one record, or has another form there, is left out of the result.
+
+    Examples:
+        >>> from kvib.integrations.kit import averaged
+        >>> averaged([({"loss": 1.0, "note": "a"}, 1.0), ({"loss": 2.0, "note": "b"}, 3.0)])
+        {'loss': 1.75}
+    """
     records = list(measured)
     if not records:
         return {}
@@ -20,12 +30,22 @@ def averaged(measured: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, A
 
 
 def alike(records: list[Mapping[str, Any]]) -> list[str]:
-    """Names of numbers, or lists of one length, that are in all records."""
-    return [name for name in records[0] if _of_one_shape([r.get(name) for r in records])]
+    """List the names under which all records have a number, or all a list of one length.
+
+    Args:
+        records: Records that map names to values. There must be at least one.
+
+    Examples:
+        >>> from kvib.integrations.kit import alike
+        >>> alike([{"loss": 1.0, "steps": [1, 2]}, {"loss": 2, "steps": [1, 2, 3]}])
+        ['loss']
+    """
+    return [name for name in records[0] if _of_one_shape([record.get(name) for record in records])]
 
 
 def _of_one_shape(values: list[Any]) -> bool:
+    """Whether all values are numbers, or all are lists of numbers of one length."""
     try:
         return np.array(values).dtype.kind in "fiub"
-    except (ValueError, OverflowError):  # a list where others have a number
+    except (ValueError, OverflowError):  # a list next to a number, or lists of different length
         return False

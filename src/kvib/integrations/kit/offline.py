@@ -1,4 +1,4 @@
-"""Clients that are offline: what they mean for the objective, and when they are out of reach."""
+"""Clients that are offline: what they mean for the objective, and when they count as lost."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,61 +11,76 @@ from kvib.clients.rates import EstimatedRate
 from kvib.types import FloatArray, IntArray
 
 UNLIKELY = 0.01
-"""An absence is no chance any more if the client's own rate makes it less likely than this."""
+"""An absence that is less likely than this, at the client's own rate, is no chance any more."""
 SHORTEST = 3
-"""Rounds in a row that a client is missed before it counts as out of reach."""
+"""Rounds in a row that a client must be offline before it can count as lost."""
 LEAVE_AFTER = 50
-"""Rounds in a row, by default, after which a client that is offline leaves."""
+"""Rounds offline in a row after which a client leaves, by default."""
 
 
 @earlier_names({"gone_after": "leave_after"})
 @dataclass(frozen=True)
 class EstimateAvailability:
-    """Clients that are offline stay in the objective, and those online stand in for them.
+    """Keeps offline clients in the objective, where the clients online stand in for them.
 
-    Coefficients are λ/(a·r·p). Here a is the rate at which a client was online so far, and r the
-    rate at which it answered. The estimate is of the whole population, consistent while a is
-    learned. A round in which most of the fleet is missing at once teaches nothing about a.
+    Coefficients are λ/(a·r·p). Here a is the rate at which a client was online so far, and r is the
+    rate at which it answered. The step estimates that of the whole population, and it is consistent
+    while a is learned. A round in which most of the fleet is offline at once teaches nothing
+    about a.
 
     Args:
-        strength: as of `kvib.EstimatedRate`.
-        leave_after: rounds offline in a row after which a client leaves, with its share of the
-            objective. A client that is seldom online stays longer: until its absence has a
-            probability below 1 % at its rate. A client without a name of its own leaves after three
-            rounds, since it would return as another. None: clients never leave. A client that
-            returns has its history, and the absence in which it left does not count against it.
-        lowest: the smallest a that is used, so that no client counts more than 1/lowest times.
+        strength: The weight of the common rate in the rate of one client, as in
+            `kvib.EstimatedRate`.
+        leave_after: The number of rounds offline in a row after which a client leaves, with its
+            share of the objective. A client that is seldom online stays longer: until its absence
+            has a probability below 1 % at its own rate. A client without a name of its own leaves
+            after three rounds, since it would return under another name. None means that clients
+            never leave. A client that returns keeps its history, and the absence after which it
+            left does not count against it.
+        lowest: The smallest a that is used, so that no client counts more than 1/lowest times.
+
+    Examples:
+        >>> from kvib.integrations.kit import EstimateAvailability
+        >>> offline = EstimateAvailability(leave_after=20)
+        >>> offline.rate
+        EstimatedRate(strength=5.0, lowest=0.02)
     """
 
     strength: float = 5.0
     leave_after: int | None = LEAVE_AFTER
     lowest: float = EstimatedRate.lowest
 
-    everybody_is_listed: ClassVar[bool] = True
-    """Whether draws list the clients online even if all are, so that rates are learned."""
+    lists_all: ClassVar[bool] = True
+    """Whether a draw lists the clients online also when all are online, to learn their rates."""
 
     def __post_init__(self) -> None:
         _check_leave_after(self.leave_after)
 
     @property
     def rate(self) -> EstimatedRate | float:
-        """The availability that the sampler is given."""
+        """The availability that the sampler is given: a rate to estimate."""
         return EstimatedRate(self.strength, self.lowest)
 
 
 @earlier_names({"gone_after": "leave_after"})
 @dataclass(frozen=True)
 class Renormalise:
-    """The objective of a round is that of the clients online in it: λ are rescaled to sum to 1.
+    """Makes the clients online the whole objective of a round: their λ are rescaled to sum to 1.
 
-    FedAvg does this without saying so. It favours clients that are online often.
+    FedAvg does this silently. It favours clients that are online often.
 
     Args:
-        leave_after: 1: a client that is offline leaves the objective at once.
+        leave_after: The number of rounds offline after which a client leaves the objective. It must
+            be 1: an offline client leaves at once.
+
+    Examples:
+        >>> from kvib.integrations.kit import Renormalise
+        >>> Renormalise().rate
+        1.0
     """
 
     leave_after: int | None = 1
-    everybody_is_listed: ClassVar[bool] = False
+    lists_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.leave_after != 1:
@@ -81,34 +96,38 @@ class Renormalise:
 
 
 Offline = EstimateAvailability | Renormalise
+"""The two meanings that offline clients can have for the objective."""
 
 
 def _check_leave_after(rounds: int | None) -> None:
+    """Refuse what is not a number of rounds or None."""
     if rounds is not None and (int(rounds) != rounds or rounds < 1):
         raise ValueError(f"leave_after={rounds} is not a number of rounds; give 1 or more, or None")
 
 
 class Missing(NamedTuple):
-    """Clients that are not online."""
+    """The ids of clients that are not online."""
 
     offline: IntArray
-    """All of them."""
+    """All clients that are not online."""
     lost: IntArray
-    """Those whose absence is too long for chance."""
+    """The clients that have been offline for longer than chance explains."""
     leaving: IntArray
-    """Those of them that leave now."""
+    """The clients that leave now."""
 
 
 def missing(
     offline: IntArray, rounds: IntArray, rate: FloatArray, leave_after: IntArray | None
 ) -> Missing:
-    """Clients that are offline, sorted by what that means.
+    """Offline clients, sorted by what their absence means.
+
+    An absence of n rounds has the probability (1 − rate)ⁿ.
 
     Args:
-        away: their ids.
-        rounds: how many in a row it is for each.
-        rate: at which each was online before.
-        leave_after: rounds after which each leaves; None: never.
+        offline: The ids of the offline clients.
+        rounds: The number of rounds in a row for which each has been offline.
+        rate: The rate at which each was online before.
+        leave_after: The number of rounds after which each leaves. None means never.
     """
     by_chance = (1 - rate) ** rounds >= UNLIKELY
     leaving = np.zeros(len(offline), np.bool_)
@@ -118,6 +137,6 @@ def missing(
 
 
 def shown(keys: Iterable[object], most: int = 3) -> str:
-    """A few of these keys, as the end of a message."""
+    """The first of these keys, as a part of a message."""
     listed = list(keys)
     return ", ".join(map(repr, listed[:most])) + (", …" if len(listed) > most else "")

@@ -1,4 +1,4 @@
-"""How the sampler of a fleet is made, or continued, once its clients are known."""
+"""The options of a fleet, and how they make or continue its sampler once clients are known."""
 
 import math
 import os
@@ -25,51 +25,76 @@ from kvib.sampler.sampler import Sampler
 from kvib.types import Key
 
 Guards = Guard | Callable[[Policy[Any]], Guard | None] | None
-"""A guard, none, or the function that chooses one for a policy."""
+"""A guard, None, or a function that chooses one for a policy."""
 
 
 def default_guard(policy: Policy[Any]) -> Guard | None:
-    """The guard that goes with a policy: `kvib.Guard()` with Forecast, none with others.
+    """Return the guard that goes with a policy: `kvib.Guard()` with Forecast, None with others.
 
-    Forecast draws clients in proportion to their share of the step, so a share seldom exceeds two
-    usual steps where norms are near their forecasts. Under other policies, uniform draws of clients
-    of unequal size above all, that is an ordinary round, and a guard would make every estimate too
-    small.
+    Forecast draws clients in proportion to their share of the step. A share then seldom exceeds two
+    typical steps where norms are near their forecasts. With other policies that is an ordinary
+    round, above all with uniform draws of clients of unequal size, and a guard would make every
+    estimate too small.
+
+    Args:
+        policy: The policy of the sampler.
+
+    Examples:
+        >>> import kvib
+        >>> from kvib.integrations.kit import default_guard
+        >>> default_guard(kvib.Forecast())
+        Guard(limit=None)
+        >>> default_guard(kvib.Uniform()) is None
+        True
     """
     return Guard() if isinstance(policy, Forecast) else None
 
 
 class Opened(NamedTuple):
-    """A sampler at work."""
+    """A sampler that was begun or continued."""
 
     sampler: AnySampler
     left_over: list[Cohort]
-    """Cohorts that an earlier process has drawn and got no feedback for."""
+    """The cohorts that an earlier process has drawn and got no feedback for."""
     close: Callable[[], None]
+    """The function that closes the journal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetOptions:
-    """How the sampler of a fleet is made once its clients are known.
+    """Holds the options with which a fleet makes its sampler once clients are known.
 
     Args:
-        policy: whom to prefer.
-        budget: budget of a round, given that of all clients and the round.
-        procedure: how to draw; None: the policy's own.
-        seed: decides every draw.
-        journal: path of a file in which the sampler lives; None: in memory only.
-        switch: whether a journal of another policy goes on with this one.
-        weights: λ by key, in any unit. Clients that are not named take no part. None: the sizes
-            that clients report, or all equal.
-        max_weight: the largest size that is believed; a client that reports more counts as this.
-        offline: what offline clients mean.
-        response: rate of answers, or `EstimatedRate()`, or one number by key.
-        guard: bounds what one client can do in a round.
-        cost: what drawing a client takes from the budget, by key. Clients that are not named take
-            no part. None: one each.
-        over_select: whether the budget is the expected number of answers.
-        cool_down: rounds that a drawn client waits before it can be drawn again.
-        variables: what is known of every client, by key; for a fixed population.
+        policy: The policy, which decides which clients are preferred.
+        budget: The budget of a round, as a function of the budget that draws all clients and of the
+            round. `budget_of` makes one.
+        procedure: The procedure that draws. None means the policy's own.
+        seed: The seed that decides every draw.
+        journal: The path of a file that keeps the sampler. None keeps it in memory only.
+        switch: Whether a journal of another policy goes on with this one.
+        weights: The weights λ by key, in any unit. Clients that are not named take no part. None
+            means the sizes that clients report, or equal weights where they report none.
+        max_weight: The largest size that is believed. A client that reports more counts as this.
+        offline: The meaning of offline clients, `EstimateAvailability()` or `Renormalise()`.
+        response: The rate of answers: a number, `EstimatedRate()`, or one number by key.
+        guard: The bound on what one client can add to a step, or a function that chooses it for the
+            policy. None means no bound.
+        cost: The cost of drawing each client, by key, which is taken from the budget. Clients that
+            are not named take no part. None means 1 each.
+        over_select: Whether the budget is the expected number of answers instead of drawn clients.
+        cool_down: The number of rounds that a drawn client waits before it can be drawn again.
+        variables: The auxiliary variables of every client, by key, for a fixed population.
+
+    Examples:
+        >>> import kvib
+        >>> from kvib.integrations.kit import FleetOptions
+        >>> options = FleetOptions(policy=kvib.Forecast(), budget=lambda most, round: 0.1 * most)
+        >>> options.leave_after
+        50
+        >>> options.chosen_guard
+        Guard(limit=None)
+        >>> FleetOptions(policy=kvib.Avare(), budget=lambda most, round: 5.0).fixed
+        'policy Avare'
     """
 
     policy: Policy[Any]
@@ -115,7 +140,7 @@ class FleetOptions:
             )
 
     def _check_options(self) -> None:
-        """Refuse now what the sampler would refuse once clients have come."""
+        """Refuse at once what the sampler would refuse only when clients are known."""
         if not isinstance(self.response, Mapping):
             rates.start(self.response, 1, "response")
         if not callable(self.guard):
@@ -133,7 +158,7 @@ class FleetOptions:
             raise ValueError(f"the journal {self.journal} is a folder; give the name of a file")
 
     def _check_tables(self) -> None:
-        """Refuse what is not given by client key, or cannot be."""
+        """Refuse tables that are not by client key, or have impossible values."""
         for name in ("weights", "cost", "variables"):
             table = getattr(self, name)
             if table is None:
@@ -158,7 +183,7 @@ class FleetOptions:
 
     @property
     def fixed(self) -> str | None:
-        """The option that keeps clients from coming, leaving or changing their weight, if any."""
+        """The option that fixes the population and its weights. None if they may change."""
         if isinstance(self.response, Mapping):
             return "response={…}"
         if self.variables is not None:
@@ -169,27 +194,40 @@ class FleetOptions:
 
     @property
     def chosen_guard(self) -> Guard | None:
-        """The guard of a sampler that is begun."""
+        """The guard of a sampler that is begun with these options."""
         return self.guard(self.policy) if callable(self.guard) else self.guard
 
     @property
     def leave_after(self) -> int | None:
-        """Rounds offline after which a client leaves; None where clients stay."""
+        """The number of rounds offline after which a client leaves. None where clients stay."""
         return None if self.fixed else self.offline.leave_after
 
     def missing(self, key: Key) -> str | None:
-        """The table that lacks this client, which takes no part then; None if all have it."""
+        """Return the name of the option that lacks this client, or None if no option does.
+
+        Args:
+            key: The key of the client, which takes no part if an option lacks it.
+        """
         tables = {"weights": self.weights, "cost": self.cost, "variables": self.variables}
         lacking = (name for name, table in tables.items() if table is not None)
         return next((name for name in lacking if key not in (tables[name] or {})), None)
 
     def prices(self, keys: Sequence[Key]) -> list[float] | None:
-        """What drawing each of these clients takes from the budget."""
+        """List the costs of these clients, or return None without costs.
+
+        Args:
+            keys: The keys of the clients.
+        """
         return None if self.cost is None else [float(self.cost[key]) for key in keys]
 
     def open(self, keys: list[Key], weights: list[float]) -> Opened:
-        """The sampler begun with these clients, or continued from its file."""
-        given: dict[str, Any] = {
+        """Begin the sampler with these clients, or continue it from its journal.
+
+        Args:
+            keys: The keys of the first clients.
+            weights: The weights of the first clients, in the order of the keys.
+        """
+        terms: dict[str, Any] = {
             "policy": self.policy,
             "seed": self.seed,
             "availability": self.offline.rate,
@@ -197,15 +235,15 @@ class FleetOptions:
             "cool_down": self.cool_down,
         }
         if self.procedure is not None:
-            given["procedure"] = self.procedure
+            terms["procedure"] = self.procedure
         if not callable(self.guard):
-            given["guard"] = self.guard
+            terms["guard"] = self.guard
         if self.journal is not None and Path(self.journal).exists():
-            return self._continued(self.journal, given)
+            return self._continued(self.journal, terms)
         defaults: dict[str, Any] = {"guard": self.chosen_guard} if callable(self.guard) else {}
         prices = self.prices(keys)
         most = float(len(keys)) if prices is None else sum(prices)
-        given |= {
+        terms |= {
             "weights": weights,
             "budget": min(self.budget(most, 0), most),
             "keys": keys,
@@ -213,22 +251,25 @@ class FleetOptions:
             "cost": prices,
         }
         if self.variables is not None:
-            given["variables"] = [list(self.variables[key]) for key in keys]
+            terms["variables"] = [list(self.variables[key]) for key in keys]
         if self.journal is not None:
-            new = opened(self.journal, given, defaults)
+            new = opened(self.journal, terms, defaults)
             return Opened(new, [], new.close)
-        return Opened(Sampler(**defaults, **given), [], lambda: None)
+        return Opened(Sampler(**defaults, **terms), [], lambda: None)
 
-    def _continued(self, path: str | os.PathLike[str], given: dict[str, Any]) -> Opened:
-        """The sampler in this file; what is known by client stands there, and the usual guard."""
+    def _continued(self, path: str | os.PathLike[str], terms: dict[str, Any]) -> Opened:
+        """The sampler of this journal.
+
+        The journal also holds what is given by client, and the guard where a function chose it.
+        """
         if isinstance(self.response, Mapping):
-            given["response"] = self._rates(list(read(path).keys()))
+            terms["response"] = self._rates(list(read(path).keys()))
         else:
-            given["response"] = self.response
+            terms["response"] = self.response
         if self.switch:
             for name in ("policy", "procedure", "guard"):
-                given.pop(name, None)
-        known = opened(path, given, {})
+                terms.pop(name, None)
+        known = opened(path, terms, {})
         try:
             self._check_costs(known)
             if self.switch:
@@ -239,7 +280,7 @@ class FleetOptions:
         return Opened(known, known.outstanding(), known.close)
 
     def _check_costs(self, known: AnySampler) -> None:
-        """Refuse other costs than those in a journal."""
+        """Refuse costs that differ from those in the journal."""
         then = known.state.prices.cost
         if (then is None) != (self.cost is None):
             raise ValueError(
@@ -257,7 +298,7 @@ class FleetOptions:
             )
 
     def _rates(self, keys: list[Key]) -> Any:
-        """The rates of answers as the sampler takes them."""
+        """The rates of answers in the form that the sampler takes."""
         if not isinstance(self.response, Mapping):
             return self.response
         unknown = [key for key in keys if key not in self.response]
@@ -267,6 +308,7 @@ class FleetOptions:
 
 
 def _is_positive(number: Any) -> bool:
+    """Whether this is a positive, finite number."""
     return (
         isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf
     )

@@ -1,7 +1,7 @@
-"""Two passes over the numbers of replies: how far each is from the model, and their weighted sum.
+"""Two passes over the numbers of replies: their distances from the model, and their weighted sum.
 
-Numbers are read where they lie, in the precision in which they came, and added in double precision
-in an order that hangs on nothing but the order of the replies.
+Numbers are read in place, in the precision in which they arrived. They are added in double
+precision, in an order that depends only on the order of the replies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,25 +15,25 @@ from kvib.compiled import kernel
 from kvib.types import FloatArray
 
 TILE = 32768
-"""Numbers of each reply that are looked at together: few enough for a cache, and enough to make the
-calls cheap. No BLAS: the order of its sums hangs on its threads."""
+"""Numbers of each reply that are processed together: few enough for a cache, and enough to make the
+calls cheap. BLAS is not used, since the order of its sums depends on its threads."""
 LANES = 512
-"""Partial sums of squares, added at the end: a processor works on several at once."""
+"""Partial sums of squares that are added at the end, since a processor works on several at once."""
 AT_ONCE = 4
 """Replies that one call adds, so that the sum is read and written less often."""
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 Flat = Any
-"""The numbers of an array in the order of its indices, to be sliced."""
+"""The numbers of an array in the order of its indices, which can be sliced."""
 
 
 def flat(array: NDArray[Any]) -> Flat:
-    """A view where there is one; elsewhere an iterator, whose slices are copies."""
+    """A flat view of an array. Where there is none, an iterator whose slices are copies."""
     return array.reshape(-1) if array.flags.c_contiguous else array.flat
 
 
 def squared_distance(x: NDArray[Any], y: NDArray[Any]) -> float:
-    """‖x − y‖² of two arrays of one shape; not finite where they are not."""
+    """‖x − y‖² of two arrays of one shape. It is not finite where they are not."""
     if compiled.available() and _at_hand(x) and _at_hand(y) and x.dtype == y.dtype:
         return _square(_read_only(x.reshape(-1)), _read_only(y.reshape(-1)))
     ours, theirs, kind, total = flat(x), flat(y), _kind([x, y]), 0.0
@@ -45,13 +45,14 @@ def squared_distance(x: NDArray[Any], y: NDArray[Any]) -> float:
 def add(
     x: NDArray[Any], replies: Sequence[NDArray[Any]], weights: FloatArray, total: FloatArray
 ) -> float:
-    """Add Σ weight·(x − reply) to a total; ‖Σ weight·(x − reply)‖² with the other weights.
+    """Add Σ weight·(x − reply) to a total, and return ‖Σ weight·(x − reply)‖² for other weights.
 
     Args:
-        x: the model's array, of n numbers.
-        replies: clients' arrays of its shape, of finite numbers.
-        weights: one of every reply for the total and, if asked for, the other, [1 or 2, m].
-        total: in double precision, [n].
+        x: The model's array, with n numbers.
+        replies: The clients' arrays of the same shape, with finite numbers.
+        weights: The weights of the replies for the total and, if wanted, the other weights, whose
+            sum is only measured, [1 or 2, m]. Without other weights the result is 0.
+        total: The total in double precision, [n].
     """
     ours, theirs, kind = flat(x), [flat(y) for y in replies], _kind([x, *replies])
     squared = 0.0
@@ -64,22 +65,23 @@ def add(
 
 
 def _tiles(size: int, step: int) -> Iterator[slice]:
+    """Slices of this length that cover all numbers, the last one shorter."""
     return (slice(low, min(low + step, size)) for low in range(0, size, step))
 
 
 def _kind(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any]:
-    """In which precision they are read: single where all are, else double."""
+    """The precision in which arrays are read: single if all are single, else double."""
     return SINGLE if all(array.dtype == SINGLE for array in arrays) else DOUBLE
 
 
 def _at_hand(array: NDArray[Any]) -> bool:
-    """Whether compiled code can read it as it lies, so that its length does not matter."""
+    """Whether compiled code can read an array in place, so that no tiles are needed."""
     flags = array.flags
     return array.dtype in (SINGLE, DOUBLE) and flags.c_contiguous and flags.aligned
 
 
 def _piece(numbers: Flat, part: slice, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Some of an array's numbers."""
+    """The numbers of this slice in this precision, aligned and read-only."""
     piece: NDArray[Any] = numbers[part]
     if piece.dtype != kind or not piece.flags.aligned:
         piece = piece.astype(kind)
@@ -87,12 +89,13 @@ def _piece(numbers: Flat, part: slice, kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _read_only(view: NDArray[Any]) -> NDArray[Any]:
-    """A view of our own, marked, so that code is compiled once for arrays open and not."""
+    """The view, marked read-only, so that code is compiled once and not for writable arrays too."""
     view.flags.writeable = False
     return view
 
 
 def _square(x: NDArray[Any], y: NDArray[Any]) -> float:
+    """‖x − y‖² of two flat arrays."""
     if compiled.available():
         return float(_compiled_square(x, y, np.zeros(LANES)))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -103,6 +106,7 @@ def _square(x: NDArray[Any], y: NDArray[Any]) -> float:
 def _add(
     x: NDArray[Any], pieces: list[NDArray[Any]], weights: FloatArray, sums: list[FloatArray]
 ) -> None:
+    """Add Σ weight·(x − piece) to each sum, with the weights of its row."""
     if not compiled.available():
         rows = np.empty((len(pieces), len(x)))
         for row, piece in zip(rows, pieces, strict=True):
@@ -114,13 +118,14 @@ def _add(
     w[: len(weights), : len(pieces)] = weights
     for at in _tiles(len(pieces), AT_ONCE):
         some = pieces[at]
-        some += some[-1:] * (AT_ONCE - len(some))  # again, with weight 0
+        some += some[-1:] * (AT_ONCE - len(some))  # the last one repeated, with weight 0
         a, b, c, d = some
         _compiled_add(x, a, b, c, d, w, at.start, *sums)
 
 
 @kernel
 def _compiled_square(x: Any, y: Any, lanes: Any) -> float:
+    """‖x − y‖², summed in lanes that start at 0."""
     for low in range(0, len(x), len(lanes)):
         _square_lanes(x[low : low + len(lanes)], y[low : low + len(lanes)], lanes)
     total = 0.0
@@ -131,6 +136,7 @@ def _compiled_square(x: Any, y: Any, lanes: Any) -> float:
 
 @kernel
 def _square_lanes(x: Any, y: Any, lanes: Any) -> None:
+    """Add (x − y)² to the lanes, number by number."""
     for j in range(len(x)):
         apart = np.float64(x[j]) - np.float64(y[j])
         lanes[j] += apart * apart
@@ -140,6 +146,7 @@ def _square_lanes(x: Any, y: Any, lanes: Any) -> None:
 def _compiled_add(
     x: Any, a: Any, b: Any, c: Any, d: Any, w: Any, at: int, first: Any, second: Any
 ) -> None:
+    """Add four replies to the first sum, and to the second one unless it is empty."""
     _add_four(x, a, b, c, d, w[0, at : at + 4], first)
     if len(second) > 0:
         _add_four(x, a, b, c, d, w[1, at : at + 4], second)
@@ -147,6 +154,7 @@ def _compiled_add(
 
 @kernel
 def _add_four(x: Any, a: Any, b: Any, c: Any, d: Any, w: Any, total: Any) -> None:
+    """Add Σ weight·(x − reply) over four replies to a total."""
     of_a, of_b, of_c, of_d = w[0], w[1], w[2], w[3]
     for j in range(len(x)):
         at = np.float64(x[j])

@@ -1,4 +1,4 @@
-"""One cohort between its draw and its step: who was asked, who was heard, and who was not."""
+"""One cohort between its draw and its step: which clients answered, and which did not."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -12,34 +12,64 @@ from kvib.types import Key
 
 
 class Silence(Enum):
-    """Why there is nothing usable from a client."""
+    """Names the reason why a drawn client sent nothing usable.
+
+    Examples:
+        >>> from kvib.integrations.kit import Silence
+        >>> Silence("late") is Silence.LATE
+        True
+    """
 
     OFFLINE = "offline"
-    """It could not be reached."""
+    """The client could not be reached."""
     LATE = "late"
-    """It was reached, and did not answer in time."""
+    """The client was reached and did not answer in time."""
     REFUSED = "refused"
-    """It answered, and the answer is no update."""
+    """The client answered, and the answer is not an update."""
 
 
 class Refusal(NamedTuple):
-    """Why a client was not heard."""
+    """Explains why a drawn client counts as silent.
+
+    Examples:
+        >>> from kvib.integrations.kit import Refusal, Silence
+        >>> Refusal(Silence.OFFLINE, "it is offline").why
+        'it is offline'
+    """
 
     kind: Silence
+    """The kind of the reason."""
     why: str
+    """The reason in words, for logs."""
 
 
 class Round:
-    """A drawn cohort, and what is known of its clients so far. Clients are known by position.
+    """Keeps a drawn cohort, and records which of its clients answered.
 
-    An adapter asks `answers` whose answer it holds, and says `refuse` where that is no update. The
+    Clients are known by their position in the cohort. When an answer arrives, an adapter calls
+    `answers` for the position of its client. It calls `refuse` if the answer is not an update. The
     round ends once, in one of four ways: `Visible().begin(round, model)` sums arrays, `step` takes
-    all updates at once, `learn` takes norms where the framework sums, and `give_up` learns nothing.
+    all updates at once, `learn` takes norms where the framework sums the updates itself, and
+    `give_up` learns nothing.
 
     Args:
-        sampler: which drew the cohort.
-        cohort: as it was drawn.
-        keys: what the framework calls its clients; None: the sampler's keys.
+        sampler: The sampler that drew the cohort.
+        cohort: The cohort.
+        keys: The names that the framework has for the clients of the cohort, in its order. None
+            means the sampler's keys.
+
+    Examples:
+        >>> import kvib
+        >>> from kvib.integrations.kit import Round
+        >>> options = {"keys": ["ann", "bob"], "response": kvib.EstimatedRate()}
+        >>> sampler = kvib.Sampler(kvib.Uniform(), [1, 1], budget=2, **options)
+        >>> round = Round(sampler, sampler.draw())
+        >>> position = round.answers("ann")
+        >>> round.refuse_silent()
+        >>> round.refused
+        {'bob': 'no answer'}
+        >>> float(round.step({position: 3.0}))
+        1.5
     """
 
     def __init__(
@@ -47,45 +77,65 @@ class Round:
     ) -> None:
         self.sampler, self.cohort = sampler, cohort
         self.keys = sampler.keys(cohort.ids) if keys is None else list(keys)
-        """In the order of the cohort."""
+        """The names of the clients, in the order of the cohort."""
         self.unanswered: dict[Key, Refusal] = {}
-        """Clients that were not heard, and why."""
+        """The clients that did not answer, and the reason of each."""
         self._waiting = {key: position for position, key in enumerate(self.keys)}
-        """Positions of clients that have not answered yet."""
+        """The positions of the clients that have not answered yet, by key."""
 
     def __len__(self) -> int:
-        """The number of clients drawn."""
+        """The number of drawn clients."""
         return len(self.cohort)
 
     @property
     def refused(self) -> dict[Key, str]:
-        """Why clients were not heard."""
+        """The reasons why clients did not answer, by key."""
         return {key: refusal.why for key, refusal in self.unanswered.items()}
 
     def answers(self, key: Key) -> int | None:
-        """The position of a client that answers; None if it was not asked, or answered before."""
+        """Record that a client answers, and return its position in the cohort.
+
+        Args:
+            key: The name of the client. The result is None if the client was not drawn, or if it
+                has answered or was refused before.
+        """
         return self._waiting.pop(key, None)
 
     def refuse(self, position: int, why: str, kind: Silence = Silence.REFUSED) -> None:
-        """A client's answer does not count."""
+        """Record that a client counts as silent.
+
+        Args:
+            position: The position of the client in the cohort.
+            why: The reason in words, for logs.
+            kind: The kind of the reason.
+        """
         key = self.keys[position]
         self._waiting.pop(key, None)
         self.unanswered[key] = Refusal(kind, why)
 
     def refuse_silent(self) -> None:
-        """Clients that have not answered are late."""
+        """Mark all clients that have not answered yet as late."""
         for position in list(self._waiting.values()):
             self.refuse(position, "no answer", Silence.LATE)
 
     def step(self, updates: dict[int, Any]) -> Any:
-        """The estimated step from updates by position; the sampler has learned then."""
+        """Estimate the step from all updates at once, and let the sampler learn.
+
+        Args:
+            updates: The updates by position. A position that is missing did not answer.
+        """
         ordered = [updates.get(position) for position in range(len(self))]
         return self.sampler.step(self.cohort, ordered)
 
     def learn(self, norms: ArrayLike) -> None:
-        """Norms of the updates that the framework summed itself; NaN: no answer."""
+        """Let the sampler learn where the framework has summed the updates itself.
+
+        Args:
+            norms: The norms of the updates, in the order of the cohort. NaN marks a client that did
+                not answer.
+        """
         self.sampler.update(self.cohort, norms)
 
     def give_up(self) -> None:
-        """The round was lost; the sampler learns nothing from it."""
+        """Close a round that was lost, so that the sampler learns nothing from it."""
         self.sampler.give_up(self.cohort)

@@ -1,4 +1,4 @@
-"""Who can be drawn now, who cannot, and what that means."""
+"""The clients that can be drawn now, those that cannot, and what their absence means."""
 
 from typing import NamedTuple
 
@@ -10,45 +10,62 @@ from kvib.types import IntArray, Key
 
 
 class News(NamedTuple):
-    """What happened to the population since the last round."""
+    """Lists how the population changed since it was last asked for.
+
+    Examples:
+        >>> from kvib.integrations.kit import News
+        >>> news = News(joined=["ann"], returned=[], left=["bob"], unnamed=[])
+        >>> news.left
+        ['bob']
+    """
 
     joined: list[Key]
+    """The clients that joined for the first time."""
     returned: list[Key]
+    """The clients that had left and are back."""
     left: list[Key]
+    """The clients that left."""
     unnamed: list[Key]
-    """Those of the joined that have no name of their own."""
+    """The joined clients that have no name of their own."""
 
 
 class Standing(NamedTuple):
-    """Who could be drawn in the last round."""
+    """Describes which share of the objective could be drawn in the last round.
+
+    Examples:
+        >>> from kvib.integrations.kit import Standing
+        >>> standing = Standing(clients=10, offline=0.3, lost=0.1, missed=["bob"])
+        >>> standing.offline
+        0.3
+    """
 
     clients: int
-    """The number of clients, those offline included."""
+    """The number of clients, including those offline."""
     offline: float
-    """Share of λ that was offline."""
+    """The share of λ that was offline."""
     lost: float
-    """Share of λ of clients that are offline for longer than chance explains."""
+    """The share of λ of clients that have been offline for longer than chance explains."""
     missed: list[Key]
-    """Those clients."""
+    """The clients that have been offline for longer than chance explains."""
 
 
 def absent_from(
     sampler: AnySampler, available: IntArray, leave_after: int | None, unnamed: IntArray
 ) -> Missing:
-    """Clients that are not available, sorted by what that means. An empty list is an outage.
+    """The clients that are not available, sorted by what their absence means.
 
     Args:
-        sampler: over all clients.
-        available: ids, ascending.
-        leave_after: rounds after which a client leaves; None: never.
-        unnamed: ids of clients without a name of their own, which leave soon.
+        sampler: The sampler over all clients.
+        available: The ids of the available clients, ascending. An empty list means an outage, from
+            which no client counts as lost or leaves.
+        leave_after: The number of rounds offline after which a client leaves. None means never.
+        unnamed: The ids of clients without a name of their own, which leave soon.
     """
     offline = np.setdiff1d(sampler.state.population.here(), available)
     if not len(available):
         return Missing(offline, offline[:0], offline[:0])
-    missed = sampler.state.rates.missed(
-        offline
-    )  # it lives in the journal: a restart changes nothing
+    # The count of missed rounds is part of the journal, so a restart does not change it.
+    missed = sampler.state.rates.missed(offline)
     rounds = np.ones(len(offline), np.int64) if missed is None else missed + 1
     limits = None
     if leave_after is not None:
@@ -57,7 +74,7 @@ def absent_from(
 
 
 def standing(sampler: AnySampler, absent: Missing) -> Standing:
-    """The shares of those who are absent, once those who leave have left."""
+    """The shares of λ that are offline, after the leaving clients have left."""
     population = sampler.state.population
     offline, lost = (ids[population.is_here(ids)] for ids in (absent.offline, absent.lost))
     return Standing(

@@ -1,4 +1,4 @@
-"""What an operator must know of a run, as lines of a log; and when it is better to stop."""
+"""The lines that an operator needs in the log of a run, and the decision to end a useless run."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,24 +10,34 @@ from kvib.integrations.kit.standing import News, Standing
 from kvib.types import Key
 
 TOO_MUCH = 0.1
-"""Share of λ out of reach from which on it is warned of."""
+"""The share of λ that must be lost before the log warns."""
 DEFAULT_PATIENCE = 10
-"""Rounds in a row."""
+"""The number of rounds in a row without a usable reply after which a run ends, by default."""
 
 
 class NothingUsableError(RuntimeError):
-    """Round after round, clients answer, and not one answer is an update of the model."""
+    """Raised when clients answer round after round, and no answer is an update of the model."""
 
 
 class Watch:
-    """Counts what goes wrong, and says it.
+    """Counts what goes wrong in a run, and reports it as lines for a log.
 
     Args:
-        say: takes a level of `logging` and a line.
-        quorum: share of the drawn clients that must answer.
-        patience: rounds in a row without one usable reply before the run ends; None: it goes on.
-            Rounds in which clients are only silent are warned of instead.
-        naming: how a client gets a name of its own in this framework, for the log.
+        say: The function that writes a line. It takes a level of `logging` and the line.
+        quorum: The share of the drawn clients that must answer, from 0 to 1.
+        patience: The number of rounds in a row in which every reply is refused before the run ends
+            with `NothingUsableError`. None means that the run goes on. After this many rounds in a
+            row in which clients are only silent the log warns, and the run goes on.
+        naming: The way in which a client gets a name of its own in this framework, for the log.
+
+    Examples:
+        >>> from kvib.integrations.kit import Refusal, Silence, Watch
+        >>> watch = Watch(lambda level, line: print(line), quorum=0.5)
+        >>> watch.answers(4, {"bob": Refusal(Silence.LATE, "no answer in time")})
+        client bob did not answer: no answer in time
+        3 of 4 clients answered
+        >>> watch.is_quorum(drawn=4, answered=3)
+        True
     """
 
     def __init__(
@@ -47,7 +57,12 @@ class Watch:
         self._lost = self._unnamed = False
 
     def population(self, standing: Standing, news: News) -> None:
-        """Say who came and went, and who is out of reach."""
+        """Report which clients joined, returned and left, and which share of λ is lost.
+
+        Args:
+            standing: The share of the objective that could be drawn in this round.
+            news: The changes of the population since the last round.
+        """
         changes = {"joined": news.joined, "returned": news.returned, "left": news.left}
         for what, keys in changes.items():
             if keys:
@@ -69,11 +84,16 @@ class Watch:
         self._lost = standing.lost > TOO_MUCH
 
     def answers(self, drawn: int, refused: Mapping[Key, Refusal]) -> None:
-        """Say who was not heard, and why; end a run in which no reply is of use."""
+        """Report which clients did not answer, and end a run in which every reply is refused.
+
+        Args:
+            drawn: The number of drawn clients.
+            refused: The clients that did not answer, and the reason of each.
+        """
         for key, refusal in refused.items():
-            self._say(INFO, f"client {key} was not heard: {refusal.why}")
+            self._say(INFO, f"client {key} did not answer: {refusal.why}")
         answered = drawn - len(refused)
-        self._say(INFO, f"{answered} of {drawn} clients were heard")
+        self._say(INFO, f"{answered} of {drawn} clients answered")
         useless = [refusal.why for refusal in refused.values() if refusal.kind is Silence.REFUSED]
         if answered:
             self._useless = self._silent = 0
@@ -83,16 +103,17 @@ class Watch:
             self._count_silence(next(iter(refused.values())).why)
 
     def _count_silence(self, why: str) -> None:
-        """Warn now and then of rounds in a row in which not one client was heard."""
+        """Count a round in which no client answered, and warn after every `patience` of them."""
         self._silent += 1
         if self._silent % (self._patience or DEFAULT_PATIENCE) == 0:
             self._say(
                 WARNING,
-                f"no client was heard in {self._silent} rounds in a row, and the model stays; the "
+                f"no client answered in {self._silent} rounds in a row, and the model stays; the "
                 f"last reason: {why}. Is the deadline shorter than training takes?",
             )
 
     def _refuse(self, reasons: list[str]) -> None:
+        """Warn of a round in which every reply was refused, and end the run after too many."""
         self._useless += 1
         [(reason, times)] = Counter(reasons).most_common(1)
         problem = (
@@ -106,7 +127,12 @@ class Watch:
             )
 
     def is_quorum(self, drawn: int, answered: int) -> bool:
-        """Whether enough clients answered for a step."""
+        """Return whether enough clients answered for a step, and warn if not.
+
+        Args:
+            drawn: The number of drawn clients.
+            answered: The number of drawn clients that answered.
+        """
         if answered >= self._quorum * drawn:
             return True
         self._say(

@@ -1,4 +1,4 @@
-"""What clients of a fleet count as: given, changed while it runs, or reported by themselves."""
+"""The weights of the clients of a fleet: given, changed in the run, or reported by clients."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -13,22 +13,22 @@ from kvib.types import Key
 
 
 class Weighing:
-    """The weight of each client, by key, and its way into the sampler.
+    """Keeps the weight of each client by key, and passes changes on to the sampler.
 
     Args:
-        options: of the fleet.
+        options: The options of the fleet.
     """
 
     def __init__(self, options: FleetOptions) -> None:
         self.options = options
         self.sizes = Sizes(options.max_weight)
         self._weights: dict[Key, float] = {}
-        """What each client counts as."""
+        """The weight of each client."""
         self._changed: dict[Key, float] = {}
-        """Weights that `change` was given; they count more than what clients report."""
+        """The weights that `change` set. They override what clients report."""
 
     def report(self, sizes: Mapping[Key, float | None]) -> dict[Key, float]:
-        """What clients count as, given what they say of their data; None: nothing."""
+        """The weights of these clients after they reported sizes. None means no size."""
         for key, size in sizes.items():
             if size is not None and self.options.weights is None:
                 self.sizes.report(key, float(size))
@@ -36,48 +36,48 @@ class Weighing:
         return {key: self._weight(key) for key in sizes}
 
     def _weight(self, key: Key) -> float:
-        """What was given, or what the client reported."""
-        given = self.options.weights
+        """The weight that was changed or given, else the size that the client reported."""
+        weights = self.options.weights
         if key in self._changed:
             return self._changed[key]
-        return self.sizes.of(key) if given is None else float(given[key])
+        return self.sizes.of(key) if weights is None else float(weights[key])
 
     def admitted(self, weights: Mapping[Key, float]) -> None:
-        """Clients take part with these weights."""
+        """Note the weights of clients that take part."""
         self._weights |= weights
 
     def of(self, keys: Iterable[Key]) -> list[float]:
-        """What these clients count as."""
+        """The weights of these clients, in their order."""
         return [self._weights[key] for key in keys]
 
     def level(self, sampler: AnySampler) -> None:
-        """Clients that reported no size count as the mean of those that did, as of now."""
+        """Set the weight of clients without a size to the present mean of the reported sizes."""
         if self.options.weights is None and self.sizes and not self.options.fixed:
             silent = (k for k in self._weights if k not in self.sizes and k not in self._changed)
             level = {key: self._weight(key) for key in silent}
             self._weights |= level
-            self.tell(sampler, level)
+            self.apply(sampler, level)
 
     def continued(self, sampler: AnySampler) -> list[Key]:
-        """A journal that is continued takes the weights that are given now, for all its clients.
+        """Apply the weights that are given now to all clients of a continued journal.
 
-        Returns those of its clients that are not named any more, which must leave.
+        Returns the clients of the journal that the weights no longer name. They must leave.
         """
-        given = self.options.weights
-        if given is None or self.options.fixed:
+        weights = self.options.weights
+        if weights is None or self.options.fixed:
             return []
         here = sampler.keys(sampler.state.population.here())
-        self.tell(sampler, {key: float(given[key]) for key in here if key in given})
-        others = [key for key in here if key not in given]
+        self.apply(sampler, {key: float(weights[key]) for key in here if key in weights})
+        others = [key for key in here if key not in weights]
         if len(others) == len(here):
             raise ValueError(
                 f"{self.options.journal} has clients {shown(here)}, and weights= names "
-                f"{shown(given)}; give the weights of its clients, or begin another file"
+                f"{shown(weights)}; give the weights of its clients, or begin another file"
             )
         return others
 
-    def tell(self, sampler: AnySampler, weights: Mapping[Key, float]) -> None:
-        """Weights of known clients go to the sampler, those that are the same left out."""
+    def apply(self, sampler: AnySampler, weights: Mapping[Key, float]) -> None:
+        """Pass on to the sampler the weights of known clients that have changed."""
         population, keys = sampler.state.population, list(weights)
         now = population.in_units(np.array([weights[key] for key in keys], np.float64))
         same = np.isclose(population.raw[sampler.ids(keys)], now, rtol=1e-9, atol=0)
@@ -91,20 +91,21 @@ class Weighing:
             sampler.reweigh(changed, [weights[key] for key in changed])
 
     def change(self, sampler: AnySampler, weights: Mapping[Key, float]) -> None:
-        """New weights from the user, in the units of the others."""
+        """Take new weights from the user, in the units of the others."""
         positive_weights(list(weights.values()), list(weights))
-        sampler.ids(list(weights))  # or refuse
-        self.tell(sampler, weights)
+        sampler.ids(list(weights))  # refuses unknown keys
+        self.apply(sampler, weights)
         self._changed |= weights
         self._weights |= weights
 
     def problem(self, key: Key, size: float | None, known: Collection[Key] | None) -> str | None:
-        """Why a client takes no part; None if it does.
+        """The reason why a client takes no part. None if it takes part.
 
         Args:
-            key: what it is called.
-            size: of its data, as it says.
-            known: all clients that were ever here; None before the sampler is begun.
+            key: The name of the client.
+            size: The size of its data that the client reports.
+            known: All clients of the population. None before the sampler is begun, and for
+                populations that may change.
         """
         options = self.options
         lacking = options.missing(key)

@@ -22,7 +22,7 @@ def main(grid, context):
     def write(report):
         lines = {
             **report.metrics(),
-            "heard": [str(key) for key in report.answered],
+            "answered": [str(key) for key in report.answered],
             "joined": [str(key) for key in report.joined],
             "left": [str(key) for key in report.left],
         }
