@@ -259,7 +259,9 @@ def test_ctrl_c_saves_and_stops(tmp_path, processes):
         said = child.stdout.read()
     assert time.monotonic() - pressed < 20
     assert child.returncode == 130, said
-    assert said.endswith("tiny: 0 of 6 runs are finished, stopped; the same command goes on\n")
+    assert said.endswith(
+        "tiny: 0 of 6 runs are finished, stopped; repeat the command to continue\n"
+    )
     assert "Traceback" not in said
     assert {path.name for path in folder.iterdir()} == {run.name for run in begun}
     for run in begun:

@@ -125,7 +125,7 @@ def load(path: Path) -> Results:
     try:
         return Results(of_today(pl.read_parquet(file(path, "parquet"))), about)
     except FileNotFoundError as error:
-        raise absent(path) from error
+        raise no_results(path) from error
     except pl.exceptions.PolarsError as error:
         raise torn(path, error) from error
 
@@ -135,7 +135,7 @@ def load_about(path: Path, *keys: str) -> dict[str, Any]:
     try:
         about = json.loads(file(path, "json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise absent(path) from error
+        raise no_results(path) from error
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
         raise torn(path, error) from error
     if not isinstance(about, dict):
@@ -151,8 +151,8 @@ def load_about(path: Path, *keys: str) -> dict[str, Any]:
     return {"missing": [], **about}
 
 
-def absent(path: Path) -> MissingResultsError:
-    """What to say where no results are."""
+def no_results(path: Path) -> MissingResultsError:
+    """The error for a path without results."""
     return MissingResultsError(
         f"there are no results at {path}; make them with kvib run, or give another --results"
     )
