@@ -374,7 +374,7 @@ def test_two_processes_give_the_same_tables_as_one(played, tmp_path):
 def test_words_that_come_late_turn_nothing_back(played, tmp_path, monkeypatch):
     """Words of workers and their results come by two ways, and either may be the first."""
     _, runs, _ = played
-    monkeypatch.setattr("kvib.lab.pool._waiting", lambda _: [(k, 1) for k in range(len(runs))])
+    monkeypatch.setattr("kvib.lab.pool._queued", lambda _: [(k, 1) for k in range(len(runs))])
     reported = {}
     play_all(
         runs,
