@@ -99,8 +99,8 @@ def main() -> None:
     for name, trainer in loops.items():
         trainer.updates(model, work[0])
         taken = seconds(lambda: [trainer.updates(model, w) for w in work], 2) / len(work)  # noqa: B023
-        everybody = seconds(lambda: all_norms(sequential, trainer, model, local, N), 1)  # noqa: B023
-        rows.append({"engine": name, "round s": taken, "all norms s": everybody, "error": 0.0})
+        norms_time = seconds(lambda: all_norms(sequential, trainer, model, local, N), 1)  # noqa: B023
+        rows.append({"engine": name, "round s": taken, "all norms s": norms_time, "error": 0.0})
         print(rows[-1], flush=True)
 
     for precision in ("float32", "tf32", "bf16"):
@@ -116,13 +116,13 @@ def main() -> None:
         trainer = engine
         taken = seconds(lambda: [trainer.updates(model, w) for w in work], 3) / len(work)  # noqa: B023
         all_norms(engine, engine, model, local, N)
-        everybody = seconds(lambda: all_norms(trainer, trainer, model, local, N), 2)  # noqa: B023
+        norms_time = seconds(lambda: all_norms(trainer, trainer, model, local, N), 2)  # noqa: B023
         memory = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
         rows.append(
             {
                 "engine": f"kvib, batched, {precision}",
                 "round s": taken,
-                "all norms s": everybody,
+                "all norms s": norms_time,
                 "error": error,
                 "peak GB": memory,
             }

@@ -70,7 +70,7 @@ def held(
     drawing = getattr(kvib, procedure)
     weights, past = CLIENTS[clients](log, drawing, spread, seed)
     spies = {label: Spy(policy) for label, policy in RIVALS.items()}
-    told = replay(past.rounds, spies, Terms(weights, procedure=drawing))
+    found = replay(past.rounds, spies, Terms(weights, procedure=drawing))
 
     def true(each: Iterable[Any]) -> float:
         parts = (
@@ -81,7 +81,7 @@ def held(
 
     today = true(past.expected)
     answers = []
-    for label, row in told.rows.items():
+    for label, row in found.rows.items():
         value = true(spies[label].told)
         ratio = value / today
         inside = math.isclose(ratio, 1, rel_tol=1e-9) or row.ratio.low <= ratio <= row.ratio.high

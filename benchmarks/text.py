@@ -177,7 +177,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         "--batch", type=int, nargs="+", default=[16, 64], help="Batch sizes of the next-token task."
     )
     add("--length", type=int, nargs="+", default=[128], help="Tokens of a block.")
-    add("--memory", type=float, default=60e9, help="Bytes for clients trained together.")
+    chunk = ("--chunk-bytes", "--memory")
+    add(*chunk, type=float, default=60e9, help="Bytes for clients trained together.")
     options = parser.parse_args(words)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tiny, repeat = options.tiny, 1 if options.tiny else 3
@@ -208,7 +209,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     sizes = tail_sizes(20 * clients if not tiny else 80, clients, 1.0)
     rng = np.random.default_rng(0)
     ids = np.sort(rng.choice(clients, budget, replace=False))
-    together = {"batched": True, "memory": options.memory}
+    together = {"batched": True, "chunk_bytes": options.chunk_bytes}
     ways = {
         "kvib, one after another, float32": {"batched": False, "graphs": False},
         "plain loop, float32": {"plain": True},
