@@ -115,7 +115,7 @@ def plan(
         Path | None, typer.Option(help="Picture of the curves to write (default: none).")
     ] = None,
 ) -> None:
-    """Show variance against budget, and the budget at which a better policy keeps today's variance."""
+    """Show variance against budget, and the budget with today's variance under a better policy."""
     other = names.policy(policy)
     _check_picture(out)
     history = read(file)
