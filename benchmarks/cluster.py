@@ -1,11 +1,11 @@
-"""What Ray costs: the same rounds in process and on actors, and one worker against two.
+"""Measure the cost of Ray: the same rounds in process and on actors, one worker against two.
 
 python benchmarks/cluster.py --out results
 
-Rounds of about one second of local training (an MLP, one core). Overhead is what a round takes
-beyond the local training that its slowest worker measures; efficiency is the time of one worker
-over twice the time of two, by the wall, and by the time that the busiest worker had its core: where
-others use the cores too, only that one says something.
+A round is about one second of local training (an MLP, one core). Overhead is the time of a round
+beyond the local training that its slowest worker measures. Efficiency is the time of one worker
+over twice the time of two. It is measured by the wall clock, and by the time that the busiest
+worker had its core. If other processes use the cores, only the second number is meaningful.
 """
 
 import argparse
@@ -31,11 +31,12 @@ CLIENTS, SAMPLES, FEATURES, CLASSES = 40, 64, 64, 10
 
 
 def network(width: int) -> nn.Module:
+    """An MLP with one hidden layer of this width."""
     return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
 
 class Network:
-    """Of a width; a class, so that workers can make it too."""
+    """A function that makes an MLP. It is a class so that workers can make it too."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -45,6 +46,7 @@ class Network:
 
 
 def task(width: int) -> Task:
+    """A task with random data and an MLP of this width."""
     rng = np.random.default_rng(0)
     n = CLIENTS * SAMPLES
     x = rng.normal(size=(n + 100, FEATURES)).astype(np.float32)
@@ -54,22 +56,24 @@ def task(width: int) -> Task:
 
 
 class Timed(TorchEngine):
-    """Says how long its last local training took."""
+    """An engine that keeps the time of its last local training."""
 
-    def summed(self, *given: Any) -> Any:
+    def summed(self, *arguments: Any) -> Any:
+        """Train as `TorchEngine` does, and keep wall-clock and process time."""
         begin, worked = time.perf_counter(), time.process_time()
-        found = super().summed(*given)
+        found = super().summed(*arguments)
         self.taken = time.perf_counter() - begin, time.process_time() - worked
         return found
 
 
 def make(given: Task, local: LocalSGD) -> Any:
+    """An engine of a worker, with one thread."""
     torch.set_num_threads(1)
     return Timed(given, local)
 
 
 def rounds(engine: Any, local: LocalSGD, model: Any, count: int) -> tuple[list[float], list[Any]]:
-    """Seconds of each round, and what each found."""
+    """The seconds and the result of each round. The first round is not counted."""
     ids, factors, times, found = np.arange(20), np.full(20, 0.05), [], []
     for t in range(count + 1):
         batches = local_batches(engine.task.train, ids, local, 0, t)
@@ -80,20 +84,22 @@ def rounds(engine: Any, local: LocalSGD, model: Any, count: int) -> tuple[list[f
 
 
 def busiest(engine: RayEngine) -> tuple[float, float]:
-    """Seconds of local training of the worker that had most to do, by the wall and of its core."""
+    """The most seconds of local training of a worker, by the wall clock and of its core."""
     calls = [a.handle.__ray_call__.remote(lambda w: w.engine.taken) for a in engine._actors]
     wall, core = np.max(ray.get(calls), axis=0)
     return float(wall), float(core)
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
+    """Measure, and write cluster.json."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a round in process")
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("benchmarks/results"), help="Folder of the results.")
+    add("--rounds", type=int, default=5, help="Number of rounds.")
+    add("--width", type=int, default=2048, help="Width of the hidden layer.")
+    add("--seconds", type=float, default=1.0, help="Seconds of a round in process.")
     options = parser.parse_args(words)
     load = os.getloadavg()[0]
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Speed of the sampling core, each time as a ratio to a reference measured in the same run.
+"""Measure the speed of the sampling core, as ratios to references measured in the same run.
 
 make bench        # writes benchmarks/results/core.json and core.md
 """
@@ -18,7 +18,7 @@ from tables import Row
 
 
 def seconds(function: Callable[[], object], repeat: int = 9) -> float:
-    """The fastest of several runs: noise only ever adds."""
+    """The seconds of the fastest of several calls, since noise only adds time."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -28,7 +28,7 @@ def seconds(function: Callable[[], object], repeat: int = 9) -> float:
 
 
 def solver_against_sort() -> list[Row]:
-    """waterfill on a million scores, in units of sorting them."""
+    """The time of `waterfill` on a million scores, in units of sorting them."""
     rng, N, rows = np.random.default_rng(0), 10**6, []
     shapes = {
         "lognormal σ=2": rng.lognormal(0, 2, N),
@@ -54,7 +54,7 @@ def solver_against_sort() -> list[Row]:
 
 
 def authors_solver(a: np.ndarray, budget: int) -> np.ndarray:
-    """The loop of the paper's released scripts, re-written: quadratic, and one p above 1."""
+    """The loop of the paper's released scripts, rewritten. It is quadratic and leaves one p > 1."""
     order, n, ell = np.argsort(a), len(a), 0
     for ell, i in enumerate(order, start=1):
         if budget + ell - n > sum(a[order[:ell]]) / a[i]:
@@ -69,7 +69,7 @@ def authors_solver(a: np.ndarray, budget: int) -> np.ndarray:
 
 
 def solver_against_authors() -> list[Row]:
-    """N = 3,400, the clients of FEMNIST in the literature."""
+    """Both solvers for N = 3,400, the number of FEMNIST clients in the literature."""
     scores, budget = np.random.default_rng(1).lognormal(0, 1.5, 3400), 100
     theirs = seconds(lambda: authors_solver(scores, budget), repeat=3)
     ours = seconds(lambda: kvib.waterfill(scores, budget), repeat=50)
@@ -86,7 +86,7 @@ def solver_against_authors() -> list[Row]:
 
 
 def kvib_rounds() -> list[Row]:
-    """A whole round, draw and update, in units of tossing N coins."""
+    """The time of a whole round, draw and update, in units of tossing N coins."""
     rows = []
     for N in track((10**4, 10**5, 10**6), "rounds", disable=not sys.stdout.isatty()):
         rng = np.random.default_rng(2)
@@ -116,7 +116,7 @@ def kvib_rounds() -> list[Row]:
 
 
 def procedures() -> list[Row]:
-    """One draw of each procedure with the same probabilities, in units of the independent one."""
+    """The time of one draw of each procedure, in units of solving and an independent draw."""
     rows = []
     for N, K in ((1_000, 50), (100_000, 100)):
         rng = np.random.default_rng(3)
@@ -135,9 +135,9 @@ def procedures() -> list[Row]:
             procedure: kvib.Procedure = getattr(kvib, name)
             equal = name == "without_replacement"
             p = kvib.waterfill(np.ones(N) if equal else scores, K, cap=procedure.cap)
-            known = rng.normal(size=(N, 33))  # a weight and a sketch of 32 numbers
-            procedure(p, rng, variables=known)  # compile
-            drawn = seconds(lambda: procedure(p, rng, variables=known))  # noqa: B023
+            variables = rng.normal(size=(N, 33))  # a weight and a sketch of 32 numbers
+            procedure(p, rng, variables=variables)  # the first call compiles
+            drawn = seconds(lambda: procedure(p, rng, variables=variables))  # noqa: B023
             row = {"clients": N, "budget": K, "procedure": name, "draw ms": 1e3 * drawn}
             rows.append({**row, "draw / (solve + independent draw)": drawn / unit})
     return rows
@@ -152,8 +152,10 @@ SECTIONS = {
 
 
 def main() -> None:
+    """Measure all sections, and write core.json and core.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    folder = Path("benchmarks/results")
+    parser.add_argument("--out", type=Path, default=folder, help="Folder of the results.")
     results = {title: measure() for title, measure in SECTIONS.items()}
     tables.publish(parser.parse_args().out / "core", tables.environment(), results)
 

@@ -1,4 +1,6 @@
-"""What the Flower adapter costs a server: CPU per round of stock, wrapped and journalled FedAvg.
+"""Measure what the Flower adapter costs a server: the CPU time of a round.
+
+Stock FedAvg, wrapped FedAvg and wrapped FedAvg with a journal are compared.
 
 python benchmarks/flower.py --out benchmarks/results
 python benchmarks/flower.py --parameters 1000 100000 --clients 20 --rounds 5 --out /tmp/quick
@@ -32,19 +34,19 @@ from tables import Row
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 ROOM = 10**9
-"""Bytes of the different replies. Where all of a round have more, some clients send the same bytes:
-no cache holds them, and strategies do not notice."""
+"""Bytes of all different replies. If the replies of a round need more, some clients send the same
+bytes. That changes no time: no cache holds so much, and strategies do not compare replies."""
 LAYERS, BIASES = 2, 16
-"""A matrix and a few biases each. Stock FedAvg takes 20 µs more for every array of a reply, so a
-model of many arrays is easier for us."""
+"""The number of layers, each a matrix with a few biases. Stock FedAvg takes 20 µs more for every
+array of a reply, so a model of many arrays would favour us."""
 CLIENTS = 5
-"""In all, for each that is drawn."""
+"""The number of clients in all for each drawn client."""
 WARM = 3
-"""Rounds that are not timed: the first meets all clients, and compiles."""
+"""The number of rounds that are not timed. The first one meets all clients and compiles."""
 
 
 def model(parameters: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Arrays in single precision that have this many numbers together."""
+    """The arrays of a model in single precision, which have this many numbers together."""
     sizes = np.diff(np.linspace(0, parameters, LAYERS + 1).astype(int))
     arrays: dict[str, Any] = {}
     for layer, size in enumerate(sizes):
@@ -54,7 +56,7 @@ def model(parameters: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def trained(arrays: dict[str, Any], rng: np.random.Generator) -> ArrayRecord:
-    """A client's model: somewhere near."""
+    """The model of a client, at a small distance from the server's."""
     return as_record(
         {
             name: array + np.float32(0.01) * rng.standard_normal(array.shape, np.float32)
@@ -64,11 +66,12 @@ def trained(arrays: dict[str, Any], rng: np.random.Generator) -> ArrayRecord:
 
 
 def as_record(arrays: dict[str, Any]) -> ArrayRecord:
+    """The arrays as a record of Flower."""
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
 class Replying:
-    """A grid of nodes that answer at once, with models made before."""
+    """A grid of nodes that answer at once with prepared models."""
 
     def __init__(self, nodes: int, replies: list[ArrayRecord]) -> None:
         self._nodes, self._replies, self._sent = nodes, replies, 0
@@ -86,22 +89,22 @@ class Replying:
         message.metadata.__dict__["_message_id"] = f"message {self._sent}"
         node = message.metadata.dst_node_id
         if message.metadata.message_type.startswith("query"):
-            said = ConfigRecord({"key": node, "size": 10.0 + node % 7})
-            return Message(RecordDict({"kvib": said}), reply_to=message)
+            identity = ConfigRecord({"key": node, "size": 10.0 + node % 7})
+            return Message(RecordDict({"kvib": identity}), reply_to=message)
         metrics = MetricRecord({"num-examples": 10 + node % 7, "loss": 0.5})
         content = {"arrays": self._replies[node % len(self._replies)], "metrics": metrics}
         return Message(RecordDict(cast(Any, content)), reply_to=message)
 
 
 class Run:
-    """A strategy at work, and what its rounds take."""
+    """A strategy in a run, and the CPU time of its rounds."""
 
     def __init__(self, strategy: Strategy, grid: Replying, arrays: ArrayRecord) -> None:
         self._strategy, self._grid, self._arrays = strategy, cast(Grid, grid), arrays
         self._seconds: list[float] = []
 
     def play(self) -> None:
-        """One round; its CPU time outside the grid, of all threads."""
+        """Run one round, and keep its CPU time of all threads outside the grid."""
         round, arrays = len(self._seconds) + 1, self._arrays
         begun = time.process_time()
         messages = self._strategy.configure_train(round, arrays, ConfigRecord(), self._grid)
@@ -115,7 +118,7 @@ class Run:
         self._arrays = moved
 
     def peak(self) -> int:
-        """Bytes that adding up the replies of one more round takes at most."""
+        """The peak of bytes while the replies of one more round are added up."""
         messages = self._strategy.configure_train(99, self._arrays, ConfigRecord(), self._grid)
         replies = self._grid.send_and_receive(list(messages))
         tracemalloc.start()
@@ -127,13 +130,13 @@ class Run:
 
     @property
     def milliseconds(self) -> float:
-        """The median round."""
+        """The median CPU time of a round."""
         return 1e3 * float(np.median(self._seconds[WARM:]))
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Flower's log lines of each round cost CPU, too, and are the same for all."""
+    """Switch off Flower's log lines, whose CPU time is the same for all strategies."""
     before = FLOWER_LOGGER.level
     FLOWER_LOGGER.setLevel(ERROR)
     try:
@@ -143,7 +146,7 @@ def silent() -> Iterator[None]:
 
 
 def compared(parameters: int, drawn: int, rounds: int, folder: Path) -> Row:
-    """Three strategies that take turns."""
+    """The CPU times of the three strategies, which take turns."""
     rng = np.random.default_rng([parameters, drawn])
     arrays = model(parameters, rng)
     different = max(2, min(drawn, ROOM // (4 * parameters)))
@@ -174,13 +177,13 @@ def compared(parameters: int, drawn: int, rounds: int, folder: Path) -> Row:
 
 
 def without_numba(parameters: int, drawn: int, rounds: int, folder: Path) -> Row:
-    """The same where the two passes over replies are NumPy's."""
+    """The row of `compared` if numba is missing: NumPy then makes both passes over the replies."""
     with patch("kvib.compiled.available", lambda: False):
         return compared(parameters, drawn, rounds, folder)
 
 
 def memory(parameters: int, drawn: int) -> Row:
-    """The peak of memory of `aggregate_train` beyond the replies, in models of single precision."""
+    """The peak bytes of `aggregate_train` beyond the replies, in models of single precision."""
     rng = np.random.default_rng(parameters)
     arrays = model(parameters, rng)
     grid = Replying(CLIENTS * drawn, [trained(arrays, rng) for _ in range(drawn)])
@@ -197,11 +200,13 @@ def memory(parameters: int, drawn: int) -> Row:
 
 
 def main() -> None:
+    """Measure, and write flower.json and flower.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--parameters", type=int, nargs="+", default=[10**k for k in range(3, 8)])
-    parser.add_argument("--clients", type=int, nargs="+", default=[20, 100], help="drawn, K")
-    parser.add_argument("--rounds", type=int, default=21, help="timed, of each strategy")
+    add, sizes = parser.add_argument, [10**k for k in range(3, 8)]
+    add("--out", type=Path, default=Path("benchmarks/results"), help="Folder of the results.")
+    add("--parameters", type=int, nargs="+", default=sizes, help="Numbers of parameters.")
+    add("--clients", type=int, nargs="+", default=[20, 100], help="Numbers of drawn clients K.")
+    add("--rounds", type=int, default=21, help="Timed rounds of each strategy.")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "plain").mkdir()

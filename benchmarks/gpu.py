@@ -1,4 +1,4 @@
-"""The clients of a round on one GPU: all at once, against one after another on the same device.
+"""Measure the training of a round on one GPU: clients together, and one after another.
 
 kvib prepare femnist-v1 --out task.npz           # where the data are
 python benchmarks/gpu.py task.npz --out results  # where the GPU is; needs NumPy and torch only
@@ -26,13 +26,14 @@ from tables import head, markdown
 
 
 class PlainLoop:
-    """The loop everybody writes: one client after another, `torch.optim.SGD`."""
+    """The plain loop of PyTorch: one client after another, `torch.optim.SGD`."""
 
     def __init__(self, engine: TorchEngine) -> None:
         self.engine = engine
         self.flat = FlatModule(make(engine.task, 0), engine.device)
 
     def updates(self, model: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """The updates of the clients, [m, d]."""
         rows = []
         for c in range(len(batches.steps)):
             self.flat.vector.copy_(model)
@@ -50,7 +51,7 @@ class PlainLoop:
 
 
 def seconds(function: Callable[[], object], repeat: int) -> float:
-    """The fastest of several runs, the device's work included."""
+    """The seconds of the fastest of several calls, with the work of the device."""
     synchronise: Any = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
     times = []
     for _ in range(repeat):
@@ -63,6 +64,7 @@ def seconds(function: Callable[[], object], repeat: int) -> float:
 
 
 def all_norms(engine: TorchEngine, trainer: Any, model: Any, local: LocalSGD, N: int) -> Any:
+    """The norms of the updates of N clients, chunk by chunk, [N]."""
     norms = []
     for low in range(0, N, engine.chunk):
         ids = np.arange(low, min(low + engine.chunk, N))
@@ -72,11 +74,12 @@ def all_norms(engine: TorchEngine, trainer: Any, model: Any, local: LocalSGD, N:
 
 
 def main() -> None:
+    """Measure, and write gpu.json and gpu.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task")
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--budget", type=int, default=111)
-    parser.add_argument("--clients", type=int, help="use the first so many clients only")
+    parser.add_argument("task", help="File made by kvib prepare.")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="Folder of the results.")
+    parser.add_argument("--budget", type=int, default=111, help="Clients per round.")
+    parser.add_argument("--clients", type=int, help="Use only this many clients, the first ones.")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     task = prepared.read(options.task)
@@ -96,8 +99,8 @@ def main() -> None:
     for name, trainer in loops.items():
         trainer.updates(model, work[0])
         taken = seconds(lambda: [trainer.updates(model, w) for w in work], 2) / len(work)  # noqa: B023
-        everybody = seconds(lambda: all_norms(sequential, trainer, model, local, N), 1)  # noqa: B023
-        rows.append({"engine": name, "round s": taken, "all norms s": everybody, "error": 0.0})
+        norms_time = seconds(lambda: all_norms(sequential, trainer, model, local, N), 1)  # noqa: B023
+        rows.append({"engine": name, "round s": taken, "all norms s": norms_time, "error": 0.0})
         print(rows[-1], flush=True)
 
     for precision in ("float32", "tf32", "bf16"):
@@ -113,13 +116,13 @@ def main() -> None:
         trainer = engine
         taken = seconds(lambda: [trainer.updates(model, w) for w in work], 3) / len(work)  # noqa: B023
         all_norms(engine, engine, model, local, N)
-        everybody = seconds(lambda: all_norms(trainer, trainer, model, local, N), 2)  # noqa: B023
+        norms_time = seconds(lambda: all_norms(trainer, trainer, model, local, N), 2)  # noqa: B023
         memory = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
         rows.append(
             {
                 "engine": f"kvib, batched, {precision}",
                 "round s": taken,
-                "all norms s": everybody,
+                "all norms s": norms_time,
                 "error": error,
                 "peak GB": memory,
             }

@@ -1,4 +1,4 @@
-"""What a journal costs: bytes and opening after many rounds, questions, and a durable round.
+"""Measure a journal: its size, opening and reading after many rounds, and a durable round.
 
 python benchmarks/journal.py --out benchmarks/results
 """
@@ -20,11 +20,11 @@ from kvib.sampler.open_rounds import OpenRounds
 from tables import Row
 
 AT_ONCE = 500
-"""Rounds per transaction: the many rounds are written through the file, without their fsync."""
+"""Rounds per transaction. The many rounds are written in bulk, without one fsync for each."""
 
 
 def invented(rng: np.random.Generator, round: int, sampler: Journalled, size: int) -> kvib.Cohort:
-    """A cohort that was never drawn: what it takes to write and read does not depend on that."""
+    """An invented cohort. Writing and reading it takes as long as for a drawn one."""
     ids = np.unique(rng.integers(0, len(sampler), 2 * size))
     ids = np.sort(rng.choice(ids, size, replace=False))
     p = rng.random(size)
@@ -34,7 +34,7 @@ def invented(rng: np.random.Generator, round: int, sampler: Journalled, size: in
 
 
 def fill(sampler: Journalled, rounds: int, size: int) -> None:
-    """A long past, and a snapshot after it."""
+    """Write a long past and a snapshot after it."""
     rng, file = np.random.default_rng(0), sampler.recorder.file
     for first in range(0, rounds, AT_ONCE):
         with file.writing():
@@ -44,18 +44,19 @@ def fill(sampler: Journalled, rounds: int, size: int) -> None:
                 file.put("draw", round, record, Drawn(round, 0, size, float(size), 1.0))
                 norms = {"norms": rng.random(size, dtype=np.float32)}
                 file.put("update", round, norms, Answered(round, 0, size, 1.0, bytes(8)))
-    heard = OpenRounds(sampler.state.rounds.token, rounds, b"\1" * rounds)
-    vars(sampler.state.rounds).update(vars(heard))
+    answered = OpenRounds(sampler.state.rounds.token, rounds, b"\1" * rounds)
+    vars(sampler.state.rounds).update(vars(answered))
     sampler.recorder.snapshot()
 
 
 def work(sampler: kvib.Sampler | Journalled) -> None:
+    """Draw and update once."""
     cohort = sampler.draw()
     sampler.update(cohort, np.ones(len(cohort)))
 
 
 def durable_round(sampler: Journalled, repeat: int = 60) -> Row:
-    """One round with and without its journal, and what the disk alone needs for two such writes."""
+    """The time of a round with and without its journal, and of two bare writes to the disk."""
     plain, K = kvib.Sampler.unpacked(sampler.packed()), sampler.budget
     work(plain)
     with open(sampler.recorder.file.path.with_suffix(".bare"), "wb") as file:
@@ -80,6 +81,7 @@ def durable_round(sampler: Journalled, repeat: int = 60) -> Row:
 
 
 def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Row, Row]:
+    """The rows of a long journal and of a durable round in it."""
     path = folder / "long.kvib"
     weights = np.random.default_rng(1).lognormal(0, 1, clients)
     sampler = journalled(path, kvib.KVib(), weights, size, snapshot_every=10**9)
@@ -88,7 +90,7 @@ def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Ro
     sampler.recorder.snapshot()
     snapshot = sampler.recorder.snapshot_cost
     most = max(REPLAY, snapshot / SHARE)
-    while sampler.recorder.spent < 0.95 * most:  # the most that opening can have to do again
+    while sampler.recorder.spent < 0.95 * most:  # the longest replay that opening can need
         work(sampler)
     sampler.close()
     size_now = sum(p.stat().st_size for p in folder.glob("long.kvib*"))
@@ -108,7 +110,7 @@ def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Ro
         "opening s": opening,
         "table s": seconds(history.table, 1),
         "participation s": seconds(history.participation, 1),
-        "all rounds s": seconds(lambda: sum(len(one.cohort) for one in history.rounds()), 1),
+        "all rounds s": seconds(lambda: sum(len(past.cohort) for past in history.rounds()), 1),
     }
     opened[0].close()
     for part in folder.glob("long.kvib*"):
@@ -117,11 +119,13 @@ def long_journal(folder: Path, clients: int, rounds: int, size: int) -> tuple[Ro
 
 
 def main() -> None:
+    """Measure, and write journal.json and journal.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--folder", type=Path, help="where to write the journals")
-    parser.add_argument("--rounds", type=int, default=100_000)
-    parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 1_000_000])
+    add, sizes = parser.add_argument, [10_000, 1_000_000]
+    add("--out", type=Path, default=Path("benchmarks/results"), help="Folder of the results.")
+    add("--folder", type=Path, help="Folder of the journals (default: a temporary one).")
+    add("--rounds", type=int, default=100_000, help="Rounds of a long journal.")
+    add("--clients", type=int, nargs="+", default=sizes, help="Numbers of clients.")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         both = [long_journal(Path(folder), N, given.rounds, 1_000) for N in given.clients]

@@ -1,10 +1,11 @@
-"""kvib and its peers on the same work: data, model, cohorts, batches. Prints rounds per second.
+"""Compare the speed of kvib and its peers on the same data, model, cohorts and batches.
 
 KVIB_DATA=… python benchmarks/peers.py --repeat 3          # all, to benchmarks/results/peers.*
 python benchmarks/peers.py --problem synthetic --rounds 20 --out /tmp/peers  # a quick look
 
-Each peer is installed once into a virtual environment of its own. A peer that does not install,
-run or agree on the final loss stands in the table with the reason, and is not counted.
+The script prints rounds per second. Each peer is installed once into a virtual environment of its
+own. A peer that does not install, run or agree on the final loss stands in the table with the
+reason, and is not counted.
 """
 
 import argparse
@@ -42,7 +43,7 @@ THREADS = {
 
 @dataclass(frozen=True)
 class Peer:
-    """A worker script, what its environment needs, and its work file for each problem."""
+    """A worker script, the packages of its environment, and its work file for each problem."""
 
     name: str
     script: str
@@ -76,17 +77,18 @@ PEERS = (
 
 
 def digits() -> ClientData:
-    """FEMNIST v3 as every peer takes it: float32 images [n, 1, 28, 28] in 0 … 1."""
+    """FEMNIST v3 for every peer: float32 images [n, 1, 28, 28] in 0 … 1."""
     data = femnist.digits("v3").train
     return ClientData(data.x[:, None].astype(np.float32) / 255, data.y, data.sizes)
 
 
 def linear_weights() -> list[np.ndarray]:
+    """The first model of softmax regression: zeros."""
     return [np.zeros((60, 10), np.float32), np.zeros(10, np.float32)]
 
 
 def cnn_weights() -> list[np.ndarray]:
-    """PyTorch's default initialisation, uniform within ±1/√fan-in, in its layout."""
+    """The first CNN: PyTorch's default initialisation, uniform within ±1/√fan-in, in its layout."""
     rng, weights = np.random.default_rng(7), []
     for shape in ((32, 1, 5, 5), (64, 32, 5, 5), (512, 64 * 7 * 7), (10, 512)):
         bound = np.prod(shape[1:]) ** -0.5
@@ -95,13 +97,15 @@ def cnn_weights() -> list[np.ndarray]:
 
 
 def cnn_flop() -> int:
-    """Floating-point operations of one image, forward and backward, two per multiply-add."""
+    """The floating-point operations of one image, forward and backward, two per multiply-add."""
     first, others = 28 * 28 * 25 * 32, 14 * 14 * 800 * 64 + 3136 * 512 + 512 * 10
-    return 2 * (2 * first + 3 * others)  # nobody needs the gradient of the first layer's input
+    return 2 * (2 * first + 3 * others)  # the gradient of the first layer's input is not needed
 
 
 @dataclass(frozen=True)
 class Problem:
+    """The same work for all peers."""
+
     title: str
     clients: Callable[[], ClientData]
     weights: Callable[[], list[np.ndarray]]
@@ -140,14 +144,15 @@ PROBLEMS = {
 
 @dataclass(frozen=True)
 class Work:
-    """A work file, and what its timed rounds cost."""
+    """A work file, and the floating-point operations of its timed rounds."""
 
     path: Path
     flop: float
 
 
 def write_work(path: Path, problem: Problem, data: ClientData, rounds: int) -> Work:
-    """Cohorts are drawn here and orders taken from kvib, so that all train on the same batches."""
+    """Write the work file. It holds cohorts and orders, so that all peers train on the same
+    batches."""
     rng, orders = np.random.default_rng(1), []
     T, K = problem.warmup + rounds, problem.drawn
     cohorts = np.array([rng.choice(len(data), K, replace=False) for _ in range(T)])
@@ -175,6 +180,7 @@ def write_work(path: Path, problem: Problem, data: ClientData, rounds: int) -> W
 
 
 def work_files(problem: Problem, folder: Path, most: int | None) -> dict[str, Work]:
+    """The work files of a problem by name, with at most this many rounds."""
     data = problem.clients()
     return {
         name: write_work(folder / f"{name}.npz", problem, data, min(rounds, most or rounds))
@@ -186,14 +192,17 @@ def work_files(problem: Problem, folder: Path, most: int | None) -> dict[str, Wo
 
 
 class PeerError(Exception):
-    """Why a peer has no number."""
+    """A peer could not be installed or run. The message is the reason in the table."""
 
 
 def call(command: list[str], variables: dict[str, str], limit: float) -> None:
-    """Run to the end, or raise with the last line it said; whatever it started ends with it."""
-    with tempfile.TemporaryFile("w+") as said:
+    """Run a command to its end. Raise PeerError with its last line if it fails.
+
+    Processes that the command has started end with it.
+    """
+    with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
-            command, env=variables, stdout=said, stderr=said, text=True, start_new_session=True
+            command, env=variables, stdout=output, stderr=output, text=True, start_new_session=True
         )
         try:
             status = process.wait(limit)
@@ -203,14 +212,14 @@ def call(command: list[str], variables: dict[str, str], limit: float) -> None:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        said.seek(0)
-        lines = [line.strip() for line in said if line.strip() and "WARNING" not in line]
+        output.seek(0)
+        lines = [line.strip() for line in output if line.strip() and "WARNING" not in line]
     if status != 0:
         raise PeerError(f"exit status {status}: {lines[-1] if lines else 'no output'}")
 
 
 def interpreter(peer: Peer, environments: Path) -> str:
-    """The Python of the peer's environment, made if it is not there or was made otherwise."""
+    """The Python of the peer's environment. It is made if it is missing or has another recipe."""
     if not peer.installs:
         return sys.executable
     place = environments / Path(peer.script).stem.removesuffix("_worker")
@@ -227,7 +236,7 @@ def interpreter(peer: Peer, environments: Path) -> str:
 
 
 def variables(folder: str) -> dict[str, str]:
-    """The environment of every worker."""
+    """The environment variables of every worker."""
     return {
         **os.environ,
         **{name: value for name, value in THREADS.items() if value},
@@ -240,7 +249,7 @@ def variables(folder: str) -> dict[str, str]:
 
 
 def measure(peer: Peer, work: Path, environments: Path, repeat: int) -> Row:
-    """The worker's own result, the fastest of its runs: noise only ever adds."""
+    """The result of the worker's fastest run, since noise only adds time."""
     script = WORKERS / peer.script
     python, results = interpreter(peer, environments), []
     for _ in range(repeat):
@@ -254,19 +263,23 @@ def measure(peer: Peer, work: Path, environments: Path, repeat: int) -> Row:
 
 @dataclass(frozen=True)
 class Rates:
-    """Of float32 matrix products here, flop/s."""
+    """The rates of float32 matrix products on this machine, flop/s."""
 
     square: float
+    """The rate of a large square product."""
     layers: float
+    """The rate of the CNN's products at their own shapes."""
 
     @classmethod
     def measured(cls) -> "Rates":
+        """Measure both rates."""
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder) / "rates"
             call([sys.executable, str(WORKERS / "gemm.py"), str(result)], variables(folder), LIMIT)
             return cls(**json.loads(result.read_text()))
 
     def best(self, other: "Rates") -> "Rates":
+        """The larger one of each rate."""
         return Rates(max(self.square, other.square), max(self.layers, other.layers))
 
 
@@ -274,7 +287,14 @@ class Rates:
 
 
 def row(name: str, result: Row, reference: Row, flop: float) -> Row:
-    """One line; `result` is a worker's result, or holds the reason why there is none."""
+    """One row of the table.
+
+    Args:
+        name: The name of the peer.
+        result: The result of its worker, or the reason why there is none.
+        reference: The result of the plain loop, whose loss must agree.
+        flop: The floating-point operations of the timed rounds, 0 if they are not counted.
+    """
     columns = (
         "version",
         "rounds",
@@ -307,6 +327,7 @@ def row(name: str, result: Row, reference: Row, flop: float) -> Row:
 def compare(
     name: str, works: dict[str, Work], environments: Path, repeat: int, console: Console
 ) -> list[Row]:
+    """The rows of all peers and of kvib for one problem."""
     results: dict[tuple[str, str], Row] = {}
 
     def result(peer: Peer, work: str) -> Row:
@@ -327,7 +348,8 @@ def compare(
 
 
 def ratio(title: str, rows: list[Row], rates: Rates | None) -> Row:
-    """kvib against the fastest peer that did the same work; fills in the ratios of all rows."""
+    """The row of kvib against the fastest peer whose loss agrees. Fills in the ratios of all
+    rows."""
     valid = [r for r in rows if isinstance(r["rounds/s"], float) and "NO" not in r["loss agrees"]]
     peers = [r for r in valid if r["peer"] != KVIB.name]
     best = max(peers, key=lambda r: float(r["rounds/s"]), default=None)
@@ -350,12 +372,14 @@ def ratio(title: str, rows: list[Row], rates: Rates | None) -> Row:
 
 
 def main() -> int:
+    """Measure, and write peers.json and peers.md. Returns 1 if the loss of a peer differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--environments", type=Path, default=Path("~/.cache/kvib-peers"))
-    parser.add_argument("--repeat", type=int, default=1, help="runs per peer; the fastest counts")
-    parser.add_argument("--rounds", type=int, help="at most so many timed rounds")
-    parser.add_argument("--problem", choices=PROBLEMS, action="append", help="only this one")
+    add, environments = parser.add_argument, Path("~/.cache/kvib-peers")
+    add("--out", type=Path, default=Path("benchmarks/results"), help="Folder of the results.")
+    add("--environments", type=Path, default=environments, help="Folder of the peers' packages.")
+    add("--repeat", type=int, default=1, help="Runs per peer, of which the fastest counts.")
+    add("--rounds", type=int, help="Largest number of timed rounds.")
+    add("--problem", choices=PROBLEMS, action="append", help="Problem to measure (default: all).")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end with this
     environments, console = options.environments.expanduser(), Console(width=170)

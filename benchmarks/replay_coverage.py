@@ -1,4 +1,4 @@
-"""How often replay's intervals hold the truth, in simulated worlds where that is known.
+"""Measure how often replay's intervals hold the true value, in simulated worlds that know it.
 
 python benchmarks/replay_coverage.py --out benchmarks/results     # some minutes on two cores
 """
@@ -46,7 +46,7 @@ SPREADS = [0.7, 1.0, 1.5]
 
 
 def staying(log: str, procedure: Procedure, spread: float, seed: int) -> tuple[Any, Changing]:
-    """Weights, and the rounds of a sampler whose clients stay as they are."""
+    """The weights, and the rounds of a sampler whose clients stay as they are."""
     weights, norms = world(seed, spread=spread)
     rounds, expected = logged(LOGS[log], weights, norms, 8, procedure, seed)
     here = [np.arange(len(weights))] * len(rounds)
@@ -54,7 +54,8 @@ def staying(log: str, procedure: Procedure, spread: float, seed: int) -> tuple[A
 
 
 def moving(log: str, procedure: Procedure, spread: float, seed: int) -> tuple[Any, Changing]:
-    """The same of clients who come, leave, come back and change their weights."""
+    """The weights, and the rounds of a sampler whose clients join, leave, return and change their
+    weights."""
     weights, norms = changing_world(seed, spread=spread)
     return weights, changing(LOGS[log], weights, norms, 8, procedure, seed, spread=spread)
 
@@ -69,7 +70,7 @@ def held(
     drawing = getattr(kvib, procedure)
     weights, past = CLIENTS[clients](log, drawing, spread, seed)
     spies = {label: Spy(policy) for label, policy in RIVALS.items()}
-    told = replay(past.rounds, spies, Terms(weights, procedure=drawing))
+    found = replay(past.rounds, spies, Terms(weights, procedure=drawing))
 
     def true(each: Iterable[Any]) -> float:
         parts = (
@@ -80,7 +81,7 @@ def held(
 
     today = true(past.expected)
     answers = []
-    for label, row in told.rows.items():
+    for label, row in found.rows.items():
         value = true(spies[label].told)
         ratio = value / today
         inside = math.isclose(ratio, 1, rel_tol=1e-9) or row.ratio.low <= ratio <= row.ratio.high
@@ -89,7 +90,8 @@ def held(
 
 
 def coverage(worlds: int) -> list[Row]:
-    """Lowest and highest share of the pairs of log and rival, and that of all together."""
+    """The share of intervals that hold, for each kind of world: lowest, highest and mean over
+    pairs of log and rival."""
     rows: list[Row] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         kinds = list(itertools.product(CLIENTS, SPREADS, PROCEDURES))
@@ -100,7 +102,7 @@ def coverage(worlds: int) -> list[Row]:
                 work = partial(held, log=log, **about)
                 shares = np.mean(list(pool.map(work, range(worlds), chunksize=8)), axis=0)
                 variances += [float(share) for share, _ in shares]
-                # a policy's ratio to itself is 1 without doubt
+                # the ratio of a policy to itself is always 1
                 ratios += [
                     float(r) for label, (_, r) in zip(RIVALS, shares, strict=True) if label != log
                 ]
@@ -121,11 +123,13 @@ def coverage(worlds: int) -> list[Row]:
 
 
 def main() -> None:
+    """Measure, and write replay_coverage.json and replay_coverage.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--worlds", type=int, default=300, help="per kind of log")
+    folder = Path("benchmarks/results")
+    parser.add_argument("--out", type=Path, default=folder, help="Folder of the results.")
+    parser.add_argument("--worlds", type=int, default=300, help="Worlds per kind of log.")
     given = parser.parse_args()
     about = {**tables.environment(), "worlds per kind of log": given.worlds}
     results = {"Shares of intervals of 90 % that held the truth": coverage(given.worlds)}

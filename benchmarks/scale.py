@@ -1,4 +1,4 @@
-"""A round of a thousand clients among 10^4 to 10^8: its time must not grow with the population.
+"""Measure a round of a thousand clients among 10^4 to 10^8. Its time must not grow with N.
 
 python benchmarks/scale.py --out benchmarks/results         # needs 16 GB and a quarter of an hour
 python benchmarks/scale.py --largest 6 --out /tmp/scale     # up to 10^6 clients
@@ -25,15 +25,15 @@ K = 1_000
 
 
 class Case(NamedTuple):
-    """A sampler, and what its rounds are told."""
+    """A sampler, and the options of its rounds."""
 
     policy: Any
     procedure: kvib.Procedure = kvib.independent
     absent: int = 0
-    """Clients that cannot be drawn, others in every round."""
+    """The number of absent clients, which are others in every round."""
     cool_down: int = 0
     largest: int = 8
-    """10^this clients at most: so much memory is there."""
+    """The exponent of the largest population: 10^largest clients fit into memory."""
 
 
 KVIB = kvib.KVib(mix=0.2)
@@ -63,28 +63,29 @@ PAIRED: dict[str, list[Any]] = {
 
 
 def weights_of(N: int) -> np.ndarray:
+    """The weights of N clients."""
     return np.random.default_rng(N).lognormal(0, 1.5, N)
 
 
 def play(
     sampler: kvib.Sampler | kvib.Journalled, rounds: int, seed: int = 0, absent: int = 0
 ) -> list[float]:
-    """Seconds of each round: draw, then update."""
+    """The seconds of each round: draw, then update."""
     rng, times = np.random.default_rng(seed), []
     for _ in range(rounds):
-        away = np.unique(rng.integers(0, len(sampler), absent)) if absent else None
+        ids = np.unique(rng.integers(0, len(sampler), absent)) if absent else None
         start = time.perf_counter()
-        cohort = sampler.draw(absent=away)
+        cohort = sampler.draw(absent=ids)
         drawn = time.perf_counter()
         norms = rng.lognormal(0, 1, len(cohort))
-        heard = time.perf_counter()
+        answered = time.perf_counter()
         sampler.update(cohort, norms)
-        times.append(drawn - start + time.perf_counter() - heard)
+        times.append(drawn - start + time.perf_counter() - answered)
     return times
 
 
 def held(sampler: kvib.Sampler) -> int:
-    """Bytes of all arrays of a sampler."""
+    """The bytes of all arrays of a sampler."""
     index = sampler.state.index
     assert index is not None
     buckets = [b for b in (index.main, index.by_weight) if b is not None]
@@ -95,7 +96,8 @@ def held(sampler: kvib.Sampler) -> int:
 
 
 def toss_all(sampler: kvib.Sampler) -> float:
-    """The vectorised O(N) round on the same arrays: solve for all, toss a coin for each."""
+    """The seconds of a vectorised O(N) draw on the same arrays: solve for all clients, and toss a
+    coin for each."""
     rng, N = np.random.default_rng(0), len(sampler)
     policy, state, weights = sampler.policy, sampler.state.learned, sampler.state.population.raw
     start = time.perf_counter()
@@ -106,6 +108,7 @@ def toss_all(sampler: kvib.Sampler) -> float:
 
 
 def growth(largest: int, rounds: int) -> list[Row]:
+    """The time of a round of every case, from 10^4 to 10^largest clients."""
     rows: list[Row] = []
     for name, case in CASES.items():
         for exponent in track(range(4, min(largest, case.largest) + 1), name):
@@ -117,7 +120,7 @@ def growth(largest: int, rounds: int) -> list[Row]:
             )
             built = time.perf_counter() - start
             del weights
-            # the first rounds compile, and bring order into the caches
+            # the first rounds compile and fill the caches
             play(sampler, 20, absent=case.absent)
             times = play(sampler, rounds, seed=1, absent=case.absent)
             rows.append(
@@ -145,9 +148,10 @@ def growth(largest: int, rounds: int) -> list[Row]:
 
 
 def pairs(largest: int) -> list[Row]:
-    """Every policy under some procedures: a round of 100 clients, whether or not it grows with N.
+    """The time of a round of 100 clients for every policy with some procedures.
 
-    The best of some rounds: Forecast's refits, ever farther apart, are in the table above.
+    It is the time of the fastest round. Forecast's refits, which come less and less often, are in
+    the table of `growth`.
     """
     rows: list[Row] = []
     both = [(a, b) for a in PAIRED["policy"] for b in PAIRED["procedure"]]
@@ -164,7 +168,7 @@ def pairs(largest: int) -> list[Row]:
 
 
 def with_keys(N: int) -> list[Row]:
-    """Strings as keys: what they cost."""
+    """The time of calls of a sampler whose keys are strings."""
     weights = weights_of(N)
     keys = [f"device-{i:012d}" for i in range(N)]
     start = time.perf_counter()
@@ -195,12 +199,13 @@ def with_keys(N: int) -> list[Row]:
 
 
 def play_after(sampler: kvib.Sampler, names: list[Any]) -> float:
+    """The median seconds of a round, after a round of clients that were admitted by name."""
     sampler.gather([name for name in names if sampler.admit(name)])
     return statistics.median(play(sampler, 100))
 
 
 def with_journal(N: int) -> list[Row]:
-    """Durable rounds, beside what the disk takes for two fsyncs."""
+    """The time of durable rounds, beside the time of two fsyncs."""
     weights, rows = weights_of(N), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.kvib"
@@ -232,12 +237,14 @@ def with_journal(N: int) -> list[Row]:
 
 
 def main() -> None:
+    """Measure, and write scale.json and scale.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--largest", type=int, default=8, help="10^this clients, from 5")
-    parser.add_argument("--rounds", type=int, default=300)
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("benchmarks/results"), help="Folder of the results.")
+    add("--largest", type=int, default=8, help="Exponent of the largest population, at least 5.")
+    add("--rounds", type=int, default=300, help="Timed rounds.")
     options = parser.parse_args()
     results = {"A round of 1,000 clients": growth(options.largest, options.rounds)}
     results["Policies and procedures, a round of 100 clients"] = pairs(min(options.largest, 6))

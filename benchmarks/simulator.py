@@ -1,4 +1,4 @@
-"""What the simulator costs on one machine: exact metrics, memory, loading, number of clients.
+"""Measure the simulator on one machine: exact metrics, memory, loading, number of clients.
 
 KVIB_DATA=… python benchmarks/simulator.py    # writes benchmarks/results/simulator.json and .md
 """
@@ -30,12 +30,12 @@ PAGE = resource.getpagesize()
 
 
 def resident() -> float:
-    """MB of this process now."""
+    """The MB that this process holds now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
 
 
 def exact_run(rounds: int) -> list[Row]:
-    """Synthetic with exact metrics in every round, and what the process holds on the way."""
+    """The time and memory of a run on Synthetic with exact metrics in every round."""
     task, local = synthetic(), LocalSGD(learning_rate=0.02, batch_size=64)
     sampler = kvib.Sampler(kvib.KVib(rounds=rounds), task.weights, budget=10)
     engine = LinearEngine(task, local)
@@ -57,7 +57,7 @@ def exact_run(rounds: int) -> list[Row]:
 
 
 def loading() -> list[Row]:
-    """FEMNIST with 62 classes, by writer."""
+    """The time and memory of loading FEMNIST with 62 classes, by writer."""
     start = time.perf_counter()
     task = femnist()
     took = time.perf_counter() - start
@@ -67,7 +67,7 @@ def loading() -> list[Row]:
 
 
 def populations(sizes: tuple[int, ...]) -> list[Row]:
-    """A round of 50 clients out of more and more, each with 20 samples: the training part."""
+    """The time of a round of 50 clients out of more and more, each with 20 samples."""
     rows: list[Row] = []
     local = LocalSGD(learning_rate=0.02, batch_size=20)
     for N in sizes:
@@ -89,17 +89,19 @@ def populations(sizes: tuple[int, ...]) -> list[Row]:
 _MODEL = SoftmaxRegression(features=10, classes=3)
 
 
-def alone(function: Callable[..., list[Row]], *given: object) -> list[Row]:
-    """In a process of its own, so that peaks of memory are its own."""
+def alone(function: Callable[..., list[Row]], *arguments: object) -> list[Row]:
+    """Call a function in a new process, so that peaks of memory are its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, given)
+        return pool.apply(function, arguments)
 
 
 def main() -> None:
+    """Measure, and write simulator.json and simulator.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--rounds", type=int, default=500)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    add, sizes = parser.add_argument, [1_000, 10_000, 100_000]
+    add("--out", type=Path, default=Path("benchmarks/results"), help="Folder of the results.")
+    add("--rounds", type=int, default=500, help="Rounds with exact metrics.")
+    add("--sizes", type=int, nargs="+", default=sizes, help="Numbers of clients.")
     options = parser.parse_args()
     console = Console()
     results = {

@@ -1,6 +1,6 @@
-"""Tables of results: printed, and written as JSON and Markdown with their environment.
+"""Print tables of results, and write them as JSON and Markdown with their environment.
 
-rich and numba are imported where they are needed: a GPU machine may not have them.
+rich and numba are imported only where they are needed, since a GPU machine may not have them.
 """
 
 import json
@@ -23,10 +23,12 @@ Results = dict[str, list[Row]]
 
 
 def shown(value: Any) -> str:
+    """The text of a cell."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def markdown(rows: list[Row]) -> str:
+    """The rows as a table in Markdown."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     lines += ["| " + " | ".join(shown(row.get(n, "–")) for n in names) + " |" for row in rows]
@@ -34,10 +36,12 @@ def markdown(rows: list[Row]) -> str:
 
 
 def head(about: Row) -> str:
+    """The line that stands before the tables: the environment."""
     return ", ".join(f"{name} {value}" for name, value in about.items()) + ".\n\n"
 
 
 def environment() -> Row:
+    """The command, the versions and the machine."""
     import numba
 
     return {
@@ -52,7 +56,7 @@ def environment() -> Row:
 
 
 def print_table(title: str, rows: list[Row], console: "Console") -> None:
-    """Columns that are empty in all rows are left out."""
+    """Print a table without the columns that are empty in all rows."""
     from rich.table import Table
 
     names = [n for n in rows[0] if any(r[n] != "–" for r in rows)]
@@ -66,7 +70,7 @@ def print_table(title: str, rows: list[Row], console: "Console") -> None:
 
 
 def publish(path: Path, about: Row, results: Results) -> None:
-    """Print, and write to path.json and path.md."""
+    """Print the tables, and write them to path.json and path.md."""
     from rich.console import Console
 
     console = Console(width=170)
@@ -76,7 +80,7 @@ def publish(path: Path, about: Row, results: Results) -> None:
 
 
 def write(path: Path, about: Row, results: Results) -> None:
-    """To path.json and path.md."""
+    """Write the tables to path.json and path.md."""
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {"environment": about, "results": results}
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"

@@ -1,12 +1,13 @@
-"""Local training of language models on one device: tokens per second, and the share of its rate.
+"""Measure local training of language models: tokens per second, and the share of the device's rate.
 
 python benchmarks/text.py --out results          # on a GPU: NumPy, torch, transformers; no data
 python benchmarks/text.py --batch 16 64 --length 128 512
 python benchmarks/text.py --tiny --out results   # everything in seconds, on any machine
 
-Tokens are random: speed does not depend on what they say. Operations are those of the model, 6 for
-each weight that multiplies and token, and those of attention; nothing is counted twice for being
-computed twice. The rate is measured on the same device: a product of two large random matrices.
+Tokens are random, since speed does not depend on their content. Counted operations are those of the
+model: 6 for each token and each weight that multiplies, and those of attention. An operation that
+is computed twice is counted once. The rate is that of a product of two large random matrices on the
+same device.
 """
 
 import argparse
@@ -49,12 +50,13 @@ SMALL |= {"intermediate_size": 128, "max_position_embeddings": 64}
 
 
 def synchronise() -> None:
+    """Wait for the work of the device."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def seconds(function: Callable[[], object], repeat: int = 3) -> float:
-    """The median, after one that is not counted."""
+    """The median seconds of several calls, after one that is not counted."""
     function()
     times = []
     for _ in range(repeat):
@@ -67,19 +69,21 @@ def seconds(function: Callable[[], object], repeat: int = 3) -> float:
 
 
 def matrix_rate(device: str, n: int) -> float:
-    """Operations per second of a bf16 product of two random matrices."""
+    """The operations per second of a bf16 product of two random matrices."""
     a, b = (torch.randn(n, n, device=device).to(torch.bfloat16) for _ in range(2))
     repeats = 10
     return 2 * n**3 * repeats / seconds(lambda: [a @ b for _ in range(repeats)])
 
 
 def language(config: dict[str, Any], length: int, sizes: Any) -> Task:
+    """A next-token task with random tokens."""
     rng = np.random.default_rng(0)
     rows = rng.integers(0, config["vocab_size"], (sizes.sum() + 8, length + 1)).astype(np.uint16)
     return next_token_task("random tokens", rows[:-8], sizes, rows[-8:], NextToken(config))
 
 
 def classes(config: dict[str, Any], length: int, sizes: Any) -> Task:
+    """A classification task with random documents."""
     rng = np.random.default_rng(0)
     n = int(sizes.sum()) + 8
     x = rng.integers(1, config["vocab_size"], (n, length)).astype(np.uint16)
@@ -90,7 +94,7 @@ def classes(config: dict[str, Any], length: int, sizes: Any) -> Task:
 
 
 def operations(config: dict[str, Any], length: int, head: bool) -> float:
-    """Of forward and backward, for one token."""
+    """The operations of one token, forward and backward."""
     width, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
     weights: float = layers * (4 * width**2 + 2 * width * config["intermediate_size"])
     if head:
@@ -100,13 +104,14 @@ def operations(config: dict[str, Any], length: int, head: bool) -> float:
 
 
 class PlainLoop:
-    """The loop everybody writes: one client after another, `torch.optim.SGD`, autocast."""
+    """The plain loop of PyTorch: one client after another, `torch.optim.SGD`, autocast."""
 
     def __init__(self, engine: TorchEngine) -> None:
         self.engine = engine
         self.flat = FlatModule(make(engine.task, 0), engine.device)
 
     def updates(self, model: torch.Tensor, batches: Batches) -> None:
+        """Train the clients. Their updates are not kept."""
         engine, flat = self.engine, self.flat
         kind, bf16 = engine.device.type, engine.precision == "bf16"
         for c in range(len(batches.steps)):
@@ -125,7 +130,7 @@ class PlainLoop:
 def measured(
     task: Task, local: LocalSGD, ids: Any, device: str, ways: dict[str, Any], repeat: int
 ) -> list[dict[str, Any]]:
-    """Seconds of the local training of these clients in each way."""
+    """A row for each way to train these clients."""
     batches = local_batches(task.train, ids, local, 0, 0)
     tokens = int(batches.lengths.sum()) * task.train.x.shape[1]
     rows, factors = [], np.ones(len(ids))
@@ -161,16 +166,19 @@ def measured(
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
+    """Measure, and write text.json and text.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--tiny", action="store_true", help="two layers, 64 wide")
-    parser.add_argument("--batch", type=int, nargs="+", default=[16, 64], help="of next tokens")
-    parser.add_argument("--length", type=int, nargs="+", default=[128], help="tokens of a block")
-    parser.add_argument(
-        "--chunk-bytes", type=float, default=60e9, help="bytes for clients together"
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("results"), help="Folder of the results.")
+    add("--tiny", action="store_true", help="Use models with two layers that are 64 wide.")
+    add(
+        "--batch", type=int, nargs="+", default=[16, 64], help="Batch sizes of the next-token task."
     )
+    add("--length", type=int, nargs="+", default=[128], help="Tokens of a block.")
+    chunk = ("--chunk-bytes", "--memory")
+    add(*chunk, type=float, default=60e9, help="Bytes for clients trained together.")
     options = parser.parse_args(words)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tiny, repeat = options.tiny, 1 if options.tiny else 3
@@ -230,13 +238,14 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         "kvib": kvib.__version__,
     }
     for row in results["next token"]:
-        said = f"{row['way']}: {row['batch']} blocks of {row['length']} tokens a step"
-        print(f"{said}: {row['share of the bf16 rate']:.1%} of the bf16 rate")
+        way = f"{row['way']}: {row['batch']} blocks of {row['length']} tokens a step"
+        print(f"{way}: {row['share of the bf16 rate']:.1%} of the bf16 rate")
     write(options.out / "text", about, results)
     return {"environment": about, "results": results}
 
 
 def shapes(config: dict[str, Any]) -> list[Any]:
+    """The trained parameters of a model, without their values."""
     with torch.device("meta"):
         return [p for p in NextToken(config)().parameters() if p.requires_grad]
 

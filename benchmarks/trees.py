@@ -1,9 +1,9 @@
-"""Two trees of kvib measured in turns: medians of times, and new / old.
+"""Measure two clones of kvib in turns, and print medians of times and the ratio new / old.
 
 python benchmarks/trees.py OLD NEW --times 7 --task out/tasks/femnist-v3.npz
 
-Each is a clone. Every turn runs benchmarks/core.py and benchmarks/scale.py --largest 6, 300 rounds
-of Synthetic, and with --task four rounds of that prepared task on the CPU.
+Every turn runs benchmarks/core.py and benchmarks/scale.py --largest 6, 300 rounds of Synthetic, and
+with --task four rounds of that prepared task on the CPU.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from statistics import median
 UNITS = ("ms", "s", "µs")
 BENCHMARKS = {"core": (), "scale": ("--largest", "6")}
 Times = dict[str, dict[str, list[float]]]
-"""Times by what was measured and by tree."""
+"""Times by measurement and by tree."""
 
 
 def seconds(tree: Path, *words: str) -> float:
-    """How long a Python command takes with the code of a tree."""
+    """The seconds of a Python command with the code of a tree."""
     paths = os.pathsep.join(map(str, (tree / "src", tree / "benchmarks")))
     started = time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": paths}
@@ -32,7 +32,7 @@ def seconds(tree: Path, *words: str) -> float:
 
 
 def measured(results: Path) -> dict[str, float]:
-    """All times in a result file, by the table, row and column that they stand in."""
+    """All times in a result file, by table, row and column."""
     found = {}
     for title, rows in json.loads(results.read_text())["results"].items():
         for row in rows:
@@ -44,7 +44,7 @@ def measured(results: Path) -> dict[str, float]:
 
 
 def turn(tree: Path, task: Path | None) -> dict[str, float]:
-    """Everything once."""
+    """The times of one turn with one tree."""
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, float] = {}
         for name, options in BENCHMARKS.items():
@@ -62,16 +62,17 @@ def turn(tree: Path, task: Path | None) -> dict[str, float]:
 
 
 def main() -> None:
+    """Measure both trees in turns, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
-    parser.add_argument("--times", type=int, default=7)
-    parser.add_argument("--task", type=Path, help="made by kvib prepare")
+    parser.add_argument("old", type=Path, help="Folder of the old clone.")
+    parser.add_argument("new", type=Path, help="Folder of the new clone.")
+    parser.add_argument("--times", type=int, default=7, help="Number of turns.")
+    parser.add_argument("--task", type=Path, help="File made by kvib prepare.")
     given = parser.parse_args()
     trees = {"old": given.old.resolve(), "new": given.new.resolve()}
     times: Times = {}
     for k in range(given.times):
-        for name in sorted(trees, reverse=bool(k % 2)):  # neither is always first
+        for name in sorted(trees, reverse=bool(k % 2)):  # they take turns in being first
             for what, value in turn(trees[name], given.task).items():
                 times.setdefault(what, {"old": [], "new": []})[name].append(value)
     for what, by in times.items():

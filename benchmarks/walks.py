@@ -1,6 +1,8 @@
-"""Files that a draw, a step and the recovery of a journal pass through, and jumps between them.
+"""Print the files that a draw, a step and the recovery of a journal pass through.
 
 python benchmarks/walks.py
+
+A jump is a pair of successive calls in different files.
 """
 
 import sys
@@ -21,7 +23,7 @@ WEIGHTS = np.arange(1, 101)
 
 
 def walk(title: str, call: Callable[[], Any]) -> Any:
-    """Do something and print the files that it passes through, in order."""
+    """Call a function, and print the files that the call passes through, in order."""
     passed: list[str] = []
 
     def see(frame: FrameType, event: str, _: Any) -> None:
@@ -35,13 +37,14 @@ def walk(title: str, call: Callable[[], Any]) -> Any:
     finally:
         sys.setprofile(None)
     files = dict.fromkeys(passed)
-    jumps = sum(one != other for one, other in pairwise(passed))
+    jumps = sum(file != after for file, after in pairwise(passed))
     print(f"{title}: {len(files)} files, {jumps} jumps, {len(passed)} calls")
     print("   " + " → ".join(files))
     return result
 
 
 def main() -> None:
+    """Print the walks of four calls."""
     warnings.simplefilter("ignore")
     sampler = kvib.recommended(WEIGHTS, 10, seed=0)
     for _ in range(2):

@@ -1,8 +1,8 @@
-"""Uniform sampling, K-Vib, kvib's own and the oracle on Synthetic(0, 0): what noise costs.
+"""Compare samplers on Synthetic(0, 0): uniform, K-Vib, the recommended ones and the oracle.
 
     python examples/compare_samplers.py --out out/demo
 
-Prints a table and writes a figure. Needs no torch and no download.
+The script prints a table and writes a figure. It needs no torch and no download.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import kvib
 from kvib.sim import LinearEngine, LocalSGD, Record, Simulation, synthetic
 
 TARGET = 1.35
-"""Training loss whose first round is reported."""
+"""The training loss to reach. The table shows the first round that reaches it."""
 
 
 EXACT = 10
@@ -32,6 +32,7 @@ EXACT = 10
 
 
 def samplers(rounds: int) -> dict[str, Callable[..., kvib.Sampler]]:
+    """Functions that make the samplers to compare, by name."""
     return {
         "uniform": partial(kvib.Sampler, kvib.Uniform()),
         "K-Vib": partial(kvib.Sampler, kvib.KVib(rounds=rounds)),
@@ -42,7 +43,7 @@ def samplers(rounds: int) -> dict[str, Callable[..., kvib.Sampler]]:
 
 
 def simulate(name: str, rounds: int, budget: int, seed: int) -> list[Record]:
-    """One run."""
+    """The records of one run."""
     task, local = synthetic(), LocalSGD(learning_rate=0.02, batch_size=64)
     sampler = samplers(rounds)[name](task.weights, budget, seed=seed)
     engine = LinearEngine(task, local)
@@ -54,16 +55,18 @@ def simulate(name: str, rounds: int, budget: int, seed: int) -> list[Record]:
 
 
 def column(records: list[Record], name: str) -> np.ndarray:
+    """One number of every round, [rounds]."""
     return np.array([getattr(record, name) for record in records])
 
 
 def rounds_to(records: list[Record], target: float) -> float:
-    """The first round whose training loss is at most the target."""
+    """The first round whose training loss is at most the target, infinite if there is none."""
     reached = [r.round for r in records if r.train_loss <= target]
     return reached[0] if reached else float("inf")
 
 
 def summary(runs: dict[str, list[list[Record]]], rounds: int, budget: int) -> Table:
+    """A table with a row per sampler, averaged over seeds."""
     seeds = len(next(iter(runs.values())))
     title = f"Synthetic(0, 0), N = 100, K = {budget}, {rounds} rounds, {seeds} seeds"
     table = Table(title=title)
@@ -88,6 +91,7 @@ def summary(runs: dict[str, list[list[Record]]], rounds: int, budget: int) -> Ta
 
 
 def figure(runs: dict[str, list[list[Record]]], budget: int, path: Path) -> None:
+    """Draw training loss and variance against rounds, and write the figure."""
     colours = dict(zip(runs, ("#888888", "#1b6ca8", "#1b9e77", "#7570b3", "#d95f02"), strict=True))
     seeds = len(next(iter(runs.values())))
     panels = {"train_loss": "training loss", "variance": "variance of the step (exact)"}
@@ -95,8 +99,8 @@ def figure(runs: dict[str, list[list[Record]]], budget: int, path: Path) -> None
     for axis, (measure, label) in zip(axes, panels.items(), strict=True):
         for name, all_runs in runs.items():
             values = np.array([column(r, measure) for r in all_runs])
-            known = ~np.isnan(values[0])
-            x, values = np.flatnonzero(known), values[:, known]
+            measured = ~np.isnan(values[0])
+            x, values = np.flatnonzero(measured), values[:, measured]
             mean, spread = values.mean(axis=0), values.std(axis=0)
             axis.plot(x, mean, color=colours[name], label=name, linewidth=1.3)
             low = np.maximum(mean - spread, mean.min() / 10)
@@ -110,11 +114,12 @@ def figure(runs: dict[str, list[list[Record]]], budget: int, path: Path) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare samplers on Synthetic(0, 0)")
-    parser.add_argument("--out", type=Path, default=Path("out/demo"))
-    parser.add_argument("--rounds", type=int, default=150)
-    parser.add_argument("--budget", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=3)
+    """Run all samplers with all seeds, print the table and write the figure."""
+    parser = argparse.ArgumentParser(description="Compare samplers on Synthetic(0, 0).")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="Folder of the figure.")
+    parser.add_argument("--rounds", type=int, default=150, help="Rounds of a run.")
+    parser.add_argument("--budget", type=int, default=10, help="Clients per round.")
+    parser.add_argument("--seeds", type=int, default=3, help="Number of seeds.")
     options = parser.parse_args()
     runs = {
         name: [

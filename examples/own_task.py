@@ -1,4 +1,7 @@
-"""A task of your own: per-client arrays, a torch module, a loss."""
+"""Simulate a task of your own: arrays of each client, a torch module and a loss.
+
+python examples/own_task.py
+"""
 
 import numpy as np
 import torch
@@ -11,13 +14,14 @@ from kvib.sim.engines.torch_engine import TorchEngine
 rng = np.random.default_rng(0)
 truth = rng.normal(size=8).astype(np.float32)
 clients = []
-for _ in range(30):  # each client has inputs of its own, and its own bias
+for _ in range(30):  # each client has its own inputs and its own bias
     x = rng.normal(size=(rng.integers(5, 200), 8)).astype(np.float32)
     clients.append((x, (x @ truth + rng.normal()).astype(np.float32)))
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return (outputs.squeeze(-1) - targets) ** 2  # one loss per sample
+    """One loss per sample, [samples]."""
+    return (outputs.squeeze(-1) - targets) ** 2
 
 
 task = Task(

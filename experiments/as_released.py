@@ -1,11 +1,13 @@
-"""What the authors' released scripts do, to show where their curves come from. Not of the library.
+"""Variants as in the authors' released scripts, to show where their curves come from.
 
-Their uniform baseline pairs the weights of the drawn in the order they were drawn with updates in
-ascending order, and self-normalises. Their solver takes ω + γ without the square root.
+This file is not part of the library. The authors' uniform baseline pairs the weights of the drawn
+clients, in the order of the draw, with updates in ascending order of clients, and self-normalises.
+Their solver takes ω + γ without the square root.
 
-Not done here: theirs also leaves one "probability" p above 1 where ours has 1 (`authors_solver` in
-benchmarks/core.py). A coin cannot tell, but the coefficient λ/p can: in their runs one client of
-those drawn for certain counts for less than λ, in ours for λ.
+One difference is not imitated here. The authors' solver leaves one "probability" p above 1 where
+ours has 1 (`authors_solver` in benchmarks/core.py). The draw does not change, but the coefficient
+λ/p does: in their runs, one of the clients that are drawn for certain counts for less than λ, in
+ours for λ.
 """
 
 import zlib
@@ -20,9 +22,10 @@ from kvib.randomness import generator
 
 
 def permuted_mean(cohort: Cohort) -> FloatArray:
-    """Σ λ_σ(i) g_i / Σ λ: weights of the right clients in the wrong order.
+    """The coefficients of Σ λ_σ(i) g_i / Σ λ: weights of the right clients in the wrong order.
 
-    Which order follows from who was drawn: the same after a restart, another for every seed.
+    The order is computed from the drawn clients, so it is the same after a restart and differs
+    between seeds.
     """
     drawn = zlib.crc32(cohort.ids.tobytes())
     order = generator(drawn, cohort.round, "as released").permutation(len(cohort))
@@ -32,8 +35,8 @@ def permuted_mean(cohort: Cohort) -> FloatArray:
 
 @dataclass(frozen=True)
 class ReleasedKVib(kvib.KVib):
-    """Scores ω + γ, without the square root."""
+    """K-Vib with the scores ω + γ, without the square root."""
 
     def scores(self, state: RegularisedState, ids: IntArray) -> FloatArray:
-        """Of the drawn."""
+        """The scores of these clients, [m]."""
         return np.square(super().scores(state, ids))

@@ -1,14 +1,14 @@
-"""Play experiments with NumPy and torch alone: no tables, no command line.
+"""Carry out experiments with NumPy and torch alone: no tables, no command line.
 
-numba is used if it is installed, transformers by text tasks only. A run that needs more memory than
-there is says so and is left; the others are played.
+numba is used if it is installed. Only text tasks need transformers. A run that finds too little
+memory says so and stays unfinished, and the other runs are carried out.
 
     kvib prepare femnist-v3 --out out/tasks/femnist-v3.npz       # where the data are
     python experiments/device.py femnist-v3 --runs out/runs --tasks out/tasks \\
         --device cuda --processes 4 --stop-after 3600            # where the GPU is
-    kvib run femnist-v3 --out out/runs                           # where kvib is: collects
+    kvib run femnist-v3 --out out/runs                           # where kvib is: collects the runs
 
-Run folders go on where they were, on the same machine or on another.
+Repeat the command to continue, on the same machine or on another one with the run folders.
 """
 
 import argparse
@@ -30,25 +30,26 @@ from kvib.sim.engines.make import EngineShelf
 
 
 def main() -> None:
-    """Play everything that is not finished yet."""
+    """Carry out all unfinished runs."""
     parser = _parser()
     options = parser.parse_args()
     if options.require_graphs:
         warnings.filterwarnings("error", SLOWLY)
-        os.environ["PYTHONWARNINGS"] = f"error:{SLOWLY}"  # for the processes that it starts
+        os.environ["PYTHONWARNINGS"] = f"error:{SLOWLY}"  # worker processes inherit it
     machine = Machine(
         options.device, options.threads, options.tasks, chunk_bytes=options.chunk_bytes
     )
     try:
         here = Path(__file__).parent
         chosen = [choose(word, (), options.set, here) for word in options.experiments]
-        given = [experiment for several in chosen for experiment in several]
-        for experiment in given:
+        experiments = [experiment for several in chosen for experiment in several]
+        for experiment in experiments:
             check(experiment, machine)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    runs = [run for experiment in given for run in experiment.runs()]
-    # One seed of everything before the next; samplers with seeds of their own cost most: last.
+    runs = [run for experiment in experiments for run in experiment.runs()]
+    # One seed of all samplers comes before the next seed. Samplers with seeds of their own cost
+    # most, so they come last.
     runs.sort(key=lambda run: (run.sampler.seeds is not None, run.seed))
     begin, last = time.monotonic(), 0.0
     done: dict[str, int] = {}
@@ -63,16 +64,16 @@ def main() -> None:
                 f"{last - begin:.0f} s: {sum(done.values())} rounds of {len(done)} runs", flush=True
             )
 
-    def played(some: list[Run]) -> list[RunOutcome]:
+    def outcomes(some: list[Run]) -> list[RunOutcome]:
         left = options.stop_after - (time.monotonic() - begin)
-        given = {"processes": options.processes, "shelf": shelf, "stop_after": left}
-        return play_all(some, options.runs, machine, report=report, **given)
+        settings = {"processes": options.processes, "shelf": shelf, "stop_after": left}
+        return play_all(some, options.runs, machine, report=report, **settings)
 
     try:
-        if options.processes == 1:  # every end is reported at once
-            ends = [tell(run, *played([run])) for run in runs]
+        if options.processes == 1:  # one at a time, so that each outcome is printed at once
+            ends = [print_outcome(run, *outcomes([run])) for run in runs]
         else:
-            ends = [tell(run, end) for run, end in zip(runs, played(runs), strict=True)]
+            ends = [print_outcome(run, end) for run, end in zip(runs, outcomes(runs), strict=True)]
     except UserWarning as error:  # --require-graphs
         sys.exit(str(error))
     finished = sum(end.finished for end in ends)
@@ -80,34 +81,34 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """What can be asked for."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "experiments", type=Path, nargs="+", help="files, or names of experiments beside this one"
+        "experiments",
+        type=Path,
+        nargs="+",
+        help="Experiment files, or names of experiments beside this script.",
     )
-    parser.add_argument("--runs", type=Path, default=Path("out/runs"))
-    parser.add_argument("--tasks", type=Path, default=Path("out/tasks"))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--threads", type=int, help="per process")
-    parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds")
-    parser.add_argument(
-        "--chunk-bytes", type=float, default=16e9, help="bytes for clients together"
-    )
-    parser.add_argument(
-        "--require-graphs", action="store_true", help="stop where clients cannot train fast"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add = parser.add_argument
+    add("--runs", type=Path, default=Path("out/runs"), help="Folder of the run folders.")
+    add("--tasks", type=Path, default=Path("out/tasks"), help="Folder of prepared tasks.")
+    add("--device", default="cuda", help="Device of torch.")
+    add("--processes", type=int, default=1, help="Number of runs at the same time.")
+    add("--threads", type=int, help="CPU threads per process (default: all).")
+    add("--stop-after", type=float, default=math.inf, help="Seconds after which to save and stop.")
+    add("--chunk-bytes", type=float, default=16e9, help="Bytes for clients trained together.")
+    add("--require-graphs", action="store_true", help="Stop if CUDA graphs cannot be used.")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="Change of a key.")
     return parser
 
 
-def tell(run: Run, end: RunOutcome) -> RunOutcome:
-    """Print how a run went."""
+def print_outcome(run: Run, end: RunOutcome) -> RunOutcome:
+    """Print the outcome of a run, and return it."""
     why = next((f", {why}" for why in (end.diverged, end.short) if why), "")
-    said = f"{end.rounds} rounds, {end.seconds:.0f} s{why}"
-    print(f"{run.experiment.name}/{run.name}: {said}", flush=True)
+    how_far = f"{end.rounds} rounds, {end.seconds:.0f} s{why}"
+    print(f"{run.experiment.name}/{run.name}: {how_far}", flush=True)
     return end
 
 

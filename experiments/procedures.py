@@ -1,15 +1,17 @@
-"""How much noise each way to draw leaves, with the same probabilities and the same updates.
+"""Measure the noise of each way to draw, with the same probabilities and the same updates.
 
     python experiments/procedures.py synthetic --budget 10 --rounds 100
     python experiments/procedures.py femnist-400 --budget 20 --rounds 31 --device cuda   # one GPU
 
 Every few rounds all clients train, and the variance of the step is computed from the Gram matrix
-of their updates: exactly for independent draws, by Monte Carlo for the others. Written to
-results/procedures-TASK.json, one row per measured round. Needs NumPy, and torch for a CNN.
+of their updates: exactly for independent draws, by Monte Carlo for the others. The file
+results/procedures-TASK.json gets one row per measured round. The script needs NumPy, and torch for
+a CNN.
 
-The run is of the recommended combination. A memory beside it only watches, so that all ways share
-one policy's probabilities. With --learning a second sampler remembers and learns from ‖g − βh‖, as
-`recommended(remember=True)` does: it draws and trains clients of its own, and moves nothing.
+The run uses the recommended combination. A memory beside it sees the updates but does not change
+the draws, so that all ways share the probabilities of one policy. With --learning, a second sampler
+remembers and learns from ‖g − βh‖, as `recommended(remember=True)` does. It draws and trains
+clients of its own, and does not move the model.
 """
 
 import argparse
@@ -41,12 +43,12 @@ WITH_MEMORY = dict(zip(MEMORY, BESIDE_MEMORY, strict=True))
 
 
 def updates_of(engine: Any, model: Any, task: Any, ids: Any, seed: int, t: int) -> Any:
-    """Updates of some clients, [m, d]."""
+    """The updates of these clients, [m, d]."""
     return engine.updates(model, local_batches(task.train, ids, engine.local, seed, t))
 
 
-def everybody(engine: Any, model: Any, task: Any, seed: int, t: int) -> Any:
-    """Updates of all clients, chunk by chunk, joined."""
+def all_updates(engine: Any, model: Any, task: Any, seed: int, t: int) -> Any:
+    """The updates of all clients, computed chunk by chunk, [N, d]."""
     N = len(task)
     parts = [
         updates_of(engine, model, task, np.arange(low, min(low + engine.chunk, N)), seed, t)
@@ -62,7 +64,7 @@ def everybody(engine: Any, model: Any, task: Any, seed: int, t: int) -> Any:
 def measure(
     sampler: kvib.Sampler, memory: Any, U: Any, engine: Any, t: int, draws: int
 ) -> dict[str, float]:
-    """Variances with the probabilities that the sampler has for the coming round."""
+    """The variance of each way to draw, with the sampler's probabilities for the coming round."""
     gram, rest = gram_of(sampler, U, engine), left(sampler, memory, U, engine)
 
     def variance(procedure: kvib.Procedure, A: Any) -> float:
@@ -74,12 +76,12 @@ def measure(
 
 
 def gram_of(sampler: kvib.Sampler, U: Any, engine: Any) -> Any:
-    """⟨λg, λg⟩ of all pairs of clients, [N, N]."""
+    """The inner products ⟨λg, λg⟩ of all pairs of clients, [N, N]."""
     return engine.gram(U) * np.outer(sampler.weights, sampler.weights)
 
 
 def left(sampler: kvib.Sampler, memory: Any, U: Any, engine: Any) -> Any:
-    """The same of what a memory leaves to be sampled."""
+    """The inner products of the differences that a memory leaves to be sampled, [N, N]."""
     return gram_of(sampler, memory.residuals(np.arange(len(sampler)), U), engine)
 
 
@@ -87,12 +89,12 @@ def noise(sampler: kvib.Sampler, procedure: kvib.Procedure, A: Any, t: int, draw
     """The variance of a draw with this sampler's probabilities, given a Gram matrix."""
     rng = generator(0, t, f"procedures {procedure!r}")
     on = sampler.state.eligible.balanced_on(np.arange(len(sampler)))
-    given = {"gram": A, "draws": draws, "rng": rng, "variables": on}
-    return metrics.variance(sampler.probabilities(), procedure=procedure, **given).value
+    options = {"gram": A, "draws": draws, "rng": rng, "variables": on}
+    return metrics.variance(sampler.probabilities(), procedure=procedure, **options).value
 
 
 def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
-    """Recommended sampling, with a memory beside it that only watches, or also one that is used."""
+    """Run the rounds, and yield a row for each measured round."""
     task = make_task(options.task, options.tasks)
     local = LocalSGD(options.learning_rate, options.batch_size, options.epochs)
     place = Place(options.device, options.precision)
@@ -100,11 +102,13 @@ def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
     model = engine.initial(options.seed)
     sampler = kvib.recommended(task.weights, options.budget, seed=options.seed)
     memory = kvib.Difference().start(sampler.weights)
-    given = {"remember": True, "seed": options.seed}
-    learner = kvib.recommended(task.weights, options.budget, **given) if options.learning else None
+    learner = None
+    if options.learning:
+        settings = {"remember": True, "seed": options.seed}
+        learner = kvib.recommended(task.weights, options.budget, **settings)
     for t in range(options.rounds):
         if t % options.every == 0:
-            U = everybody(engine, model, task, options.seed, t)
+            U = all_updates(engine, model, task, options.seed, t)
             row = {"round": t, **measure(sampler, memory, U, engine, t, options.draws)}
             if learner is not None:
                 rest = left(learner, learner.state.memory, U, engine)
@@ -123,33 +127,40 @@ def play(options: argparse.Namespace) -> Iterator[dict[str, float]]:
 
 
 def main() -> None:
-    """Play, print, write."""
-    parser = argparse.ArgumentParser(description="Noise left by each procedure")
-    parser.add_argument("task")
-    parser.add_argument("--budget", type=float, default=10)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--every", type=int, default=5)
-    parser.add_argument("--learning-rate", type=float, default=0.02)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--draws", type=int, default=2000, help="of the Monte Carlo")
-    parser.add_argument("--learning", action="store_true", help="a policy that remembers, too")
-    parser.add_argument("--device")
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--tasks", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    options = parser.parse_args()
-    given = {k: v for k, v in vars(options).items() if k not in ("tasks", "out")}  # no folders
+    """Run, and print and write each row as soon as it is measured."""
+    options = _parser().parse_args()
+    folders = ("tasks", "out")  # they do not change the numbers
+    settings = {k: v for k, v in vars(options).items() if k not in folders}
     where = environment(Machine(options.device))
-    about = {"format": FORMAT, "options": given, "environment": where}
+    about = {"format": FORMAT, "options": settings, "environment": where}
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"procedures-{options.task}.json"
     rows = []
-    for row in play(options):  # what is measured is kept, also where the time ends before the run
+    for row in play(options):  # written row by row, since the time may end before the run
         rows.append(row)
         print(json.dumps(row), flush=True)
         path.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(description="Measure the noise of each procedure.")
+    add = parser.add_argument
+    add("task", help="Name of a task.")
+    add("--budget", type=float, default=10, help="Clients per round.")
+    add("--rounds", type=int, default=100, help="Rounds in all.")
+    add("--every", type=int, default=5, help="Rounds between measurements.")
+    add("--learning-rate", type=float, default=0.02, help="Learning rate of local SGD.")
+    add("--batch-size", type=int, default=64, help="Batch size of local SGD.")
+    add("--epochs", type=int, default=1, help="Epochs of local SGD in a round.")
+    add("--seed", type=int, default=0, help="Seed of draws, batches and the first model.")
+    add("--draws", type=int, default=2000, help="Number of Monte Carlo draws.")
+    add("--learning", action="store_true", help="Measure a policy that remembers, too.")
+    add("--device", help="Device of torch (default: compiled code if possible).")
+    add("--precision", default="float32", help="Precision on a GPU.")
+    add("--tasks", type=Path, help="Folder of prepared tasks.")
+    add("--out", type=Path, default=Path("results"), help="Folder of the file to write.")
+    return parser
 
 
 if __name__ == "__main__":

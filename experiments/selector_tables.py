@@ -1,9 +1,9 @@
-"""The tables of docs/selectors.md, from results/selectors-*.
+"""Write the tables of docs/selectors.md from results/selectors-*.
 
-    python experiments/selector_tables.py          # writes them into the page
+    python experiments/selector_tables.py          # writes the tables into the page
 
-A row per sampler: what a round costs clients, and the mean over the last tenth of the rounds, with
-intervals of 95 % over seeds.
+Each sampler has a row: what a round costs clients, and means over the last tenth of the rounds,
+with intervals of 95 % over seeds.
 """
 
 import sys
@@ -23,7 +23,7 @@ COLUMNS = {"train_loss": "training loss", "loss": "test loss", "accuracy": "test
 
 
 def table(results: Results) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Yield the lines of a table in Markdown."""
     yield f"| sampler | model sent to | evaluate it | {' | '.join(COLUMNS.values())} |"
     yield "|---" * (3 + len(COLUMNS)) + "|"
     for label in results.labels:
@@ -45,7 +45,7 @@ def table(results: Results) -> Iterator[str]:
 
 
 def page(results: Path) -> str:
-    """The page, with the tables of all results that there are."""
+    """The text of the page, with a new table for each experiment that has results."""
     text = PAGE.read_text(encoding="utf-8")
     for name in EXPERIMENTS:
         if not file(results / name, "json").exists():

@@ -14,7 +14,7 @@ app = ClientApp()
 
 @cache
 def at_hand(path):
-    """Read once per Ray actor, not once per message."""
+    """The work, read once per Ray actor and not once per message."""
     torch.set_num_threads(1)  # one actor per core
     work = read(path)
     return work, torch.from_numpy(work.x), torch.from_numpy(work.y), work.rows()

@@ -1,6 +1,9 @@
 # mypy: ignore-errors
-"""The machine's rates of float32 matrix products, in flop/s, to the path given: of one large
-square product, and of the products that a step of the FEMNIST CNN consists of, at their shapes."""
+"""Measure the machine's rates of float32 matrix products, in flop/s, and write them to a file.
+
+One rate is that of a large square product. The other is that of the products in a step of the
+FEMNIST CNN, at their own shapes.
+"""
 
 import json
 import sys
@@ -13,7 +16,7 @@ BATCH = 20
 
 
 def rate(shapes, repeat):
-    """The best of many passes over products [m, k] × [k, n]."""
+    """The best rate of many passes over products [m, k] × [k, n]."""
     given = [(torch.rand(m, k), torch.rand(k, n), torch.empty(m, n)) for m, k, n in shapes]
     flop, best = sum(2 * m * k * n for m, k, n in shapes), 0.0
     for _ in range(repeat):

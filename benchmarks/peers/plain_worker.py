@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The loop one would write without any framework."""
+"""The plain loop, written without any framework."""
 
 import copy
 import sys

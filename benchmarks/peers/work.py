@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Work:
-    """What every peer trains on, and in which order: nothing is left to its own dice."""
+    """The data of every peer, and the order of training. A peer draws no random numbers itself."""
 
     x: np.ndarray  # [n, ...] float32, the clients one after another
     y: np.ndarray  # [n] int64
@@ -41,7 +41,7 @@ class Work:
         return len(self.cohorts) - self.warmup
 
     def rows(self) -> list[list[np.ndarray]]:
-        """For every round and drawn client, its rows of x and y in the order of training."""
+        """The rows of x and y of every round and drawn client, in the order of training."""
         drawn, starts = self.cohorts.ravel(), self.starts
         ends = np.cumsum(self.sizes[drawn])[:-1]
         flat = [
@@ -52,7 +52,7 @@ class Work:
         return [flat[i : i + K] for i in range(0, len(flat), K)]
 
     def judged(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The samples of the first 20 clients, in pieces: the final loss is over these."""
+        """The samples of the first 20 clients in pieces, over which the final loss is computed."""
         n = int(self.starts[min(20, len(self.sizes))])
         for i in range(0, n, 500):
             yield self.x[i : min(i + 500, n)], self.y[i : min(i + 500, n)]
@@ -78,7 +78,7 @@ def read(path: str) -> Work:
 
 
 class Stopwatch:
-    """Told of the end of every round, times those after the warm-up."""
+    """A stopwatch for the rounds after the warm-up. Each round ends with `round_ended`."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.ended = work, 0
@@ -92,7 +92,7 @@ class Stopwatch:
 
 
 def write(name: str, version: str, watch: Stopwatch, loss: float, note: str) -> None:
-    """The result, to the path that is the second argument of every worker."""
+    """Write the result to the path that is the second argument of every worker."""
     result: dict[str, Any] = {
         "name": name,
         "version": version,

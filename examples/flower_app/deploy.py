@@ -1,10 +1,10 @@
 """A Flower deployment on this machine: a SuperLink, SuperNodes, TLS and authenticated nodes.
 
 python examples/flower_app/deploy.py --nodes 3            # TLS, each node with a key of its own
-python examples/flower_app/deploy.py --nodes 3 --plain    # without both
+python examples/flower_app/deploy.py --nodes 3 --plain    # no TLS, no keys
 
-Starts everything on loopback, says so, runs this app, shows its log as it grows, and stops
-everything again: at the end, on Ctrl-C, and where one of the processes has died.
+The script starts all processes on loopback, runs this app and shows its log as it grows. It stops
+all processes at the end, on Ctrl-C, and if one of them dies.
 """
 
 import argparse
@@ -32,13 +32,15 @@ BIN = Path(sys.executable).parent
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # kvib is here already
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # kvib is installed already
     "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONUNBUFFERED": "1",  # logs grow line by line
 }
+"""Environment variables that switch off telemetry, update checks and installations."""
 
 
 def free_port() -> int:
+    """A port that is not in use."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])
@@ -46,13 +48,14 @@ def free_port() -> int:
 
 @dataclass
 class Deployment:
-    """Use it as a context: on leaving it all processes are stopped.
+    """A SuperLink with SuperNodes. Use it in a `with` statement, which stops all processes.
 
     Args:
-        folder: of keys, databases and logs.
-        nodes: SuperNodes; node i has `partition-id=i`.
-        secure: TLS, and only nodes whose keys are registered.
-        say: called with a line of text for each step; by default it keeps silent.
+        folder: The folder of keys, databases and logs.
+        nodes: The number of SuperNodes. Node i has `partition-id=i`.
+        secure: Whether to use TLS, and to admit only nodes whose keys are registered.
+        say: A function that is called with a line of text for each step. By default it does
+            nothing.
     """
 
     folder: Path
@@ -63,18 +66,19 @@ class Deployment:
     superlink: subprocess.Popen[bytes] | None = None
     supernodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """All of them, kept at once: an interrupt can come before `superlink` and `supernodes` know."""
+    """All started processes. An interrupt can come before they are in the two fields above."""
 
     def __enter__(self) -> "Deployment":
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._start_all()
         except BaseException:
-            self._stop_all()  # what has started; `with` does not, when it is not entered
+            self._stop_all()  # a `with` statement that is not entered does not call __exit__
             raise
         return self
 
     def _start_all(self) -> None:
+        """Make the keys, and start the SuperLink and all SuperNodes."""
         if self.secure:
             certificates(self.folder)
             for i in range(self.nodes):
@@ -93,17 +97,19 @@ class Deployment:
         self._stop_all()
 
     def _stop_all(self) -> None:
+        """Stop all processes, the last one first."""
         self.say("stopping SuperNodes and SuperLink")
         for process in reversed(self._started):
             stop(process)
 
     @property
     def environment(self) -> dict[str, str]:
+        """The environment variables of all processes."""
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, **QUIET, "FLWR_HOME": str(self.folder), "PATH": path}
 
     def _write_connection(self) -> None:
-        """Where `flwr run … loopback` finds the SuperLink."""
+        """Write the file in which `flwr run … loopback` finds the SuperLink."""
         trust = f'root-certificates = "{self.folder / "ca.crt"}"' if self.secure else ""
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n'
@@ -111,7 +117,7 @@ class Deployment:
         )
 
     def start_superlink(self) -> None:
-        """The database keeps the identity of the nodes over restarts."""
+        """Start the SuperLink. Its database keeps the identity of the nodes over restarts."""
         options = ["--host", "127.0.0.1", "--port", str(self.port)]
         options += ["--database", str(self.folder / "superlink.db")]
         if self.secure:
@@ -125,6 +131,7 @@ class Deployment:
         self._wait_for_port()
 
     def start_supernode(self, i: int) -> None:
+        """Start SuperNode i."""
         options = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
         options += ["--node-config", f"partition-id={i} num-partitions={self.nodes}"]
         if self.secure:
@@ -135,36 +142,42 @@ class Deployment:
         self.supernodes[i] = self._start("flower-supernode", options, f"supernode-{i}")
 
     def revive_supernode(self, i: int, seconds: float = 120) -> None:
-        """Start a node that was killed: with a key, not before its last heartbeat has expired."""
+        """Start a node that was killed. A node with a key must wait until its heartbeat expires.
+
+        Args:
+            i: The number of the node.
+            seconds: The longest time to try.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.start_supernode(i)
             try:
-                self.supernodes[i].wait(15)  # it gives up after a few seconds, or not at all
+                self.supernodes[i].wait(15)  # a refused node ends after a few seconds
             except subprocess.TimeoutExpired:
                 return
         raise RuntimeError(f"SuperNode {i} does not come up:\n{self.log(f'supernode-{i}')}")
 
     def wait_for_nodes(self, seconds: float = 120) -> None:
-        """Until all nodes are connected."""
+        """Wait until all nodes are connected."""
         end, before = time.monotonic() + seconds, -1
-        while (there := self._online()) < self.nodes:
-            if there != before:
-                self.say(f"{there} of {self.nodes} nodes connected")
-                before = there
+        while (online := self._online()) < self.nodes:
+            if online != before:
+                self.say(f"{online} of {self.nodes} nodes connected")
+                before = online
             self.must_live()
             if time.monotonic() > end:
-                raise RuntimeError(f"{there} of {self.nodes} nodes connected in {seconds:g} s")
+                raise RuntimeError(f"{online} of {self.nodes} nodes connected in {seconds:g} s")
             time.sleep(0.5)
         self.say(f"all {self.nodes} nodes connected")
 
     def _online(self) -> int:
-        said = self.flwr("supernode", "list", "loopback", "--format", "json")
-        nodes = json.loads(said[said.index("{") :])["nodes"]
+        """The number of connected nodes."""
+        output = self.flwr("supernode", "list", "loopback", "--format", "json")
+        nodes = json.loads(output[output.index("{") :])["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 
     def must_live(self) -> None:
-        """An error where the SuperLink or a SuperNode has ended, with the end of its log."""
+        """Raise RuntimeError with the end of the log if the SuperLink or a SuperNode has ended."""
         processes = {f"supernode-{i}": process for i, process in self.supernodes.items()}
         for name, process in {"superlink": self.superlink, **processes}.items():
             if process is not None and process.poll() is not None:
@@ -172,18 +185,23 @@ class Deployment:
                 raise RuntimeError(f"{name} has ended with code {process.returncode}:\n{last}")
 
     def run(self, settings: str = "", app: Path = APP) -> str:
-        """Submit the app; it runs on. The number of the run."""
+        """Submit the app without waiting for its end. Returns the number of the run.
+
+        Args:
+            settings: The run config, as `name=value` words.
+            app: The folder of the app.
+        """
         options = ["--run-config", settings] if settings else []
-        said = self.flwr("run", str(app), "loopback", "--format", "json", *options)
-        return str(json.loads(said[said.index("{") :])["run-id"])
+        output = self.flwr("run", str(app), "loopback", "--format", "json", *options)
+        return str(json.loads(output[output.index("{") :])["run-id"])
 
     def status(self, run: str) -> str:
-        """As `finished:completed`, `running:` or `finished:failed`."""
-        said = self.flwr("list", "loopback", "--run-id", run, "--format", "json")
-        return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
+        """The status of a run, such as `finished:completed`, `running:` or `finished:failed`."""
+        output = self.flwr("list", "loopback", "--run-id", run, "--format", "json")
+        return str(json.loads(output[output.index("{") :])["runs"][0]["status"])
 
     def follow(self, run: str) -> str:
-        """Show the log of a run as it grows; the status of the run in the end."""
+        """Show the log of a run as it grows. Returns the last status of the run."""
         log = self._start("flwr", ["log", run, "loopback", "--stream"], "run")
         try:
             with open(self.folder / "run.log", encoding="utf-8", errors="replace") as shown:
@@ -198,13 +216,14 @@ class Deployment:
         return self.wait(run, seconds=10)
 
     def wait(self, run: str, seconds: float) -> str:
-        """Until a run has finished; its status then."""
+        """Wait until a run has finished or the time is over. Returns its status."""
         end = time.monotonic() + seconds
         while not (status := self.status(run)).startswith("finished") and time.monotonic() < end:
             time.sleep(1)
         return status
 
     def flwr(self, *arguments: str) -> str:
+        """Run the command `flwr`. Returns its output."""
         done = subprocess.run(
             [str(BIN / "flwr"), *arguments],
             env=self.environment,
@@ -218,9 +237,11 @@ class Deployment:
         return done.stdout
 
     def log(self, name: str = "superlink") -> str:
+        """The log of a process."""
         return (self.folder / f"{name}.log").read_text()
 
     def _start(self, command: str, options: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+        """Start a process whose output goes to the log of this name."""
         with open(self.folder / f"{name}.log", "ab") as log:
             self._started.append(
                 subprocess.Popen(
@@ -228,13 +249,14 @@ class Deployment:
                     env=self.environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # so that what it starts can be stopped with it
+                    start_new_session=True,  # its own children can then be stopped with it
                 )
             )
         self.say(f"started {command} (process {self._started[-1].pid}), its log is {log.name}")
         return self._started[-1]
 
     def _wait_for_port(self) -> None:
+        """Wait until the SuperLink accepts connections, at most 30 seconds."""
         for _ in range(300):
             self.must_live()
             with socket.socket() as client:
@@ -245,7 +267,7 @@ class Deployment:
 
 
 def stop(process: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> None:
-    """A process and all it has started."""
+    """Stop a process and all processes that it has started."""
     try:
         os.killpg(process.pid, how)
         process.wait(15)
@@ -257,7 +279,7 @@ def stop(process: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> None:
 
 
 def certificates(folder: Path) -> None:
-    """An authority of our own, and a certificate of it for 127.0.0.1."""
+    """Make a certificate authority, and a certificate that it signs for 127.0.0.1."""
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kvib example CA")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
@@ -289,7 +311,7 @@ def certificates(folder: Path) -> None:
 
 
 def node_key(folder: Path, i: int) -> None:
-    """What `ssh-keygen -t ecdsa -b 384` makes."""
+    """Make the keys of node i, as `ssh-keygen -t ecdsa -b 384` does."""
     key = ec.generate_private_key(ec.SECP384R1())
     _keep(folder / f"node-{i}.key", key, serialization.PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(
@@ -299,18 +321,20 @@ def node_key(folder: Path, i: int) -> None:
 
 
 def _keep(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
+    """Write a private key to a file that only its owner can read."""
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     )
 
 
-def deploy(folder: Path, given: argparse.Namespace) -> str:
-    say(f"{given.nodes} nodes in {folder}; Ctrl-C stops everything")
-    with Deployment(folder, given.nodes, not given.plain, say) as deployment:
+def deploy(folder: Path, options: argparse.Namespace) -> str:
+    """Start a deployment, run the app and follow it. Returns the status of the run."""
+    say(f"{options.nodes} nodes in {folder}; Ctrl-C stops everything")
+    with Deployment(folder, options.nodes, not options.plain, say) as deployment:
         deployment.wait_for_nodes()
         run = deployment.run(
-            f"clients={given.nodes} budget={given.budget} num-server-rounds={given.rounds} "
+            f"clients={options.nodes} budget={options.budget} num-server-rounds={options.rounds} "
             f'folder="{folder}/run"'
         )
         say(f"run {run} is submitted; what follows is the log of its server")
@@ -320,28 +344,31 @@ def deploy(folder: Path, given: argparse.Namespace) -> str:
 
 
 def say(line: str) -> None:
+    """Print a line with the time."""
     print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
 
 
 def main() -> None:
+    """Deploy as the command line says. Exit with an error unless the run completes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=2)
-    parser.add_argument("--plain", action="store_true", help="without TLS and authentication")
-    parser.add_argument("--folder", type=Path, help="keep keys, logs, journal and model here")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is stopped then, too
-    folder = (given.folder or Path(tempfile.mkdtemp(prefix="kvib-deploy-"))).resolve()
+    add = parser.add_argument
+    add("--nodes", type=int, default=3, help="Number of SuperNodes.")
+    add("--rounds", type=int, default=5, help="Rounds of the run.")
+    add("--budget", type=float, default=2, help="Clients per round.")
+    add("--plain", action="store_true", help="Do without TLS and authentication.")
+    add("--folder", type=Path, help="Folder to keep keys, logs, journal and model in.")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also stops all processes
+    folder = (options.folder or Path(tempfile.mkdtemp(prefix="kvib-deploy-"))).resolve()
     try:
-        status = deploy(folder, given)
+        status = deploy(folder, options)
     except RuntimeError as error:
         status = f"failed: {error}"
     except KeyboardInterrupt:
         status = "interrupted"
     if status != "finished:completed":
         sys.exit(f"{status}\nThe logs are in {folder}")
-    if given.folder is None:
+    if options.folder is None:
         shutil.rmtree(folder)
 
 

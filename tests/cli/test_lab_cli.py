@@ -117,7 +117,7 @@ def test_run_again_and_stopped(here, tmp_path):
     assert ages(here / "out/runs") == folders
     command = ("run", "experiments/tiny.toml", *LITTLE, "--out", tmp_path)
     done = kvib(*command, "--stop-after", "0", cwd=here)
-    assert done.stdout == "tiny: 0 of 4 runs are finished; the same command goes on\n"
+    assert done.stdout == "tiny: 0 of 4 runs are finished; repeat the command to continue\n"
     assert not ages(tmp_path)
 
 
@@ -219,7 +219,7 @@ def test_list_tells_how_long_and_where(here, tmp_path, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 5)
     told = kvib("list", cwd=tmp_path).stdout
     assert re.search(r"^tiny .* 8 min here +4 of 4", told, re.MULTILINE)
-    assert "40 min of" in told
+    assert "40 min on" in told
 
 
 def test_list_shows_what_cannot_be_read(here, tmp_path):

@@ -135,8 +135,6 @@ def test_ctrl_c_saves_and_stops(tmp_path):
         os.killpg(child.pid, signal.SIGINT)
         said = child.stdout.read()
     assert child.returncode == 130, said
-    done = int(
-        re.search(r"run: (\d+) of 1000000 rounds, .* stopped; the same command goes", said)[1]
-    )
+    done = int(re.search(r"run: (\d+) of 1000000 rounds, .* stopped; repeat the command", said)[1])
     assert "Traceback" not in said
     assert len(records.read(tmp_path / "run")) == done > 0

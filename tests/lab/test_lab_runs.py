@@ -259,7 +259,9 @@ def test_ctrl_c_saves_and_stops(tmp_path, processes):
         said = child.stdout.read()
     assert time.monotonic() - pressed < 20
     assert child.returncode == 130, said
-    assert said.endswith("tiny: 0 of 6 runs are finished, stopped; the same command goes on\n")
+    assert said.endswith(
+        "tiny: 0 of 6 runs are finished, stopped; repeat the command to continue\n"
+    )
     assert "Traceback" not in said
     assert {path.name for path in folder.iterdir()} == {run.name for run in begun}
     for run in begun:
@@ -372,7 +374,7 @@ def test_two_processes_give_the_same_tables_as_one(played, tmp_path):
 def test_words_that_come_late_turn_nothing_back(played, tmp_path, monkeypatch):
     """Words of workers and their results come by two ways, and either may be the first."""
     _, runs, _ = played
-    monkeypatch.setattr("kvib.lab.pool._waiting", lambda _: [(k, 1) for k in range(len(runs))])
+    monkeypatch.setattr("kvib.lab.pool._queued", lambda _: [(k, 1) for k in range(len(runs))])
     reported = {}
     play_all(
         runs,

@@ -174,7 +174,7 @@ def test_a_picture(rounds):
     figure = plan_figure.draw_plan(plan(log, terms=terms))
     [axis] = figure.axes
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert labels == ["KVib, which drew them", "Forecast", "no policy less", "today"]
+    assert labels == ["KVib, which drew the rounds", "Forecast", "no policy has less", "today"]
     assert axis.get_xscale() == axis.get_yscale() == "log"
 
 

@@ -1,4 +1,4 @@
-"""What runs on a SuperNode. The only line for kvib is `introduce`."""
+"""The ClientApp, which runs on each SuperNode. The only line for kvib is `introduce`."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -10,6 +10,7 @@ app = ClientApp()
 
 
 def partition(context: Context) -> tuple[int, int]:
+    """The number of this client, and the number of clients."""
     config = context.node_config
     return int(config["partition-id"]), int(config["num-partitions"])
 
@@ -19,6 +20,7 @@ introduce(app, size=lambda context: len(data(*partition(context))[1]))
 
 @app.train()
 def train_once(message: Message, context: Context) -> Message:
+    """Train the model of the message, and reply with the new model."""
     model = new_model()
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     x, y = data(*partition(context))

@@ -1,4 +1,4 @@
-"""What runs beside the SuperLink. A restarted run continues where the last one stopped."""
+"""The ServerApp, which runs beside the SuperLink. A restarted run continues the last one."""
 
 from pathlib import Path
 
@@ -15,6 +15,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """Run the rounds, or those that an earlier run has left."""
     config = context.run_config
     clients, rounds = int(config["clients"]), int(config["num-server-rounds"])
     folder = Path(str(config["folder"])) if config["folder"] else None
@@ -32,8 +33,9 @@ def main(grid: Grid, context: Context) -> None:
     )
 
     def after_round(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        """Save the model and measure its loss."""
         weights = arrays.to_torch_state_dict()
-        if folder is not None:  # aside first: a crash leaves the old file or the new one
+        if folder is not None:  # write to another file first: a crash leaves one whole file
             torch.save((done + server_round, weights), folder / "model.new")
             (folder / "model.new").replace(folder / "model.pt")
         model.load_state_dict(weights)

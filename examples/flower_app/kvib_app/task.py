@@ -1,4 +1,4 @@
-"""The data and the model: softmax regression on Synthetic(0, 0), nothing to download."""
+"""The data and the model: softmax regression on Synthetic(0, 0). There is nothing to download."""
 
 from functools import cache
 
@@ -10,17 +10,20 @@ from kvib.sim import Task, synthetic
 
 @cache
 def task(clients: int) -> Task:
+    """Synthetic(0, 0) with this many clients."""
     torch.set_num_threads(1)
     return synthetic(clients=max(clients, 2))
 
 
 def data(client: int, clients: int) -> tuple[Tensor, Tensor]:
+    """The inputs and labels of one client."""
     train = task(clients).train
     rows = slice(int(train.sizes[:client].sum()), int(train.sizes[: client + 1].sum()))
     return torch.from_numpy(train.x[rows]), torch.from_numpy(train.y[rows]).long()
 
 
 def new_model() -> nn.Module:
+    """A softmax regression whose parameters are all 0."""
     model = nn.Linear(60, 10)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
@@ -28,7 +31,7 @@ def new_model() -> nn.Module:
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, learning_rate: float) -> float:
-    """One pass over the data in batches of 64; the mean loss."""
+    """Train for one pass over the data in batches of 64. Returns the mean loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate)
     total = 0.0
     for start in range(0, len(y), 64):
@@ -42,6 +45,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, learning_rate: float) -> float
 
 
 def test_loss(model: nn.Module, clients: int) -> float:
+    """The mean loss on the test data."""
     x, y = task(clients).test
     with torch.no_grad():
         outputs = model(torch.from_numpy(x))

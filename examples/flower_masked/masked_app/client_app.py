@@ -1,4 +1,4 @@
-"""Clients that do not show their updates: scaled by `scaled_update`, masked by `masked`.
+"""Clients that hide their updates: `scaled_update` scales them, and `masked` masks them.
 
 The masks are a DEMONSTRATION of the algebra, not secure aggregation: see `masks.py`.
 """
@@ -14,7 +14,7 @@ app = ClientApp(mods=[masked, scaled_update])  # the first mod sees the reply la
 
 
 def data(context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """Linear regression: a few hundred points, another slope for every client."""
+    """The data of a client for linear regression. Every client has another slope."""
     i = int(context.node_config["partition-id"])
     rng = np.random.default_rng(i)
     x = rng.normal(size=(50 * (i + 1), 5))
@@ -26,7 +26,7 @@ introduce(app, size=lambda context: len(data(context)[0]))
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Nothing special: gradient steps, and the new model as the reply."""
+    """Take gradient steps, and reply with the new model. Masking needs no line here."""
     w = message.content.array_records["arrays"]["w"].numpy()
     x, y = data(context)
     for _ in range(5):

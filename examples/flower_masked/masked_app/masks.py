@@ -1,7 +1,7 @@
-"""Masks of pairs, and the questions that a client refuses since masks would not hide the answer.
+"""Masks of pairs of clients, and checks that refuse messages whose answers masks cannot hide.
 
-The masks are a DEMONSTRATION of the algebra, not secure aggregation. All clients share a secret
-that stands in the run config, where real protocols agree on one for every pair. Floating-point
+The masks are a DEMONSTRATION of the algebra, not secure aggregation. All clients share one secret,
+which stands in the run config. Real protocols agree on a secret for every pair. Floating-point
 masks leak. A client that fails leaves its masks in the sum, so the round is lost. And the server
 chooses the coefficients: within SPAN it can still make one update count more than all others.
 """
@@ -15,26 +15,27 @@ from flwr.clientapp.typing import ClientAppCallable
 from masked_app.memory import answer_once
 
 MASK = 1e6
-"""Standard deviation of each number of a mask."""
+"""The standard deviation of each number of a mask."""
 DWARFED = 1e-6
 """The largest norm of what is masked, relative to MASK.
 
-Two updates below it are told apart by one masked reply with an advantage below 10⁻⁶: that is the
-total variation of two normal laws whose means are 2·DWARFED standard deviations apart.
+One masked reply distinguishes two updates below it with an advantage below 10⁻⁶. The advantage is
+the total variation of two normal laws whose means are 2·DWARFED standard deviations apart.
 """
 SPAN = 100.0
-"""Coefficients sum to about 1, so a client expects about 1/size: within this factor."""
+"""The factor by which a coefficient may differ from 1/size. Coefficients sum to about 1."""
 SMALLEST_COHORT = 2
 """A cohort of one has no pairs, so there are no masks."""
 INTRODUCTION = "query.kvib"
-"""The question who the client is, which concerns no update."""
+"""The message type that asks a client who it is. Its answer holds no update."""
 
 
 def masked(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Add a mask for each other client of the cohort: what one adds, the other subtracts.
+    """Add a mask for each other client of the cohort. One client of a pair adds it, the other
+    subtracts it.
 
-    The mod answers the two kinds of message that it knows and refuses all others: what it let
-    through without a look would leave the client without a mask.
+    The mod answers the two types of message that it knows and refuses all others, because their
+    replies would leave the client without a mask.
     """
     kind = message.metadata.message_type
     if kind == INTRODUCTION:
@@ -59,14 +60,15 @@ def masked(message: Message, context: Context, call_next: ClientAppCallable) -> 
     return reply
 
 
-def _question(told: ConfigRecord | None) -> tuple[int, int, int]:
-    """Position, size of the cohort and round, if masks can hide the answer."""
-    if told is None:
+def _question(record: ConfigRecord | None) -> tuple[int, int, int]:
+    """The position, the size of the cohort and the round. Raise ValueError if masks cannot hide
+    the answer."""
+    if record is None:
         raise ValueError(
             "the message has no record 'kvib', so the cohort is not known; on the server say "
             "UnbiasedSampling(…, updates=Hidden())"
         )
-    me, size, round = (_whole(told, name) for name in ("position", "size", "round"))
+    me, size, round = (_whole(record, name) for name in ("position", "size", "round"))
     if size < SMALLEST_COHORT:
         raise ValueError(
             f"a cohort of {size} is refused: masks belong to pairs; draw at least "
@@ -74,7 +76,7 @@ def _question(told: ConfigRecord | None) -> tuple[int, int, int]:
         )
     if me >= size:
         raise ValueError(f"position {me} is refused: the cohort has positions 0 to {size - 1}")
-    coefficient = told.get("coefficient")
+    coefficient = record.get("coefficient")
     if not isinstance(coefficient, float) or not 1 / SPAN <= coefficient * size <= SPAN:
         raise ValueError(
             f"coefficient {coefficient!r} is refused: a client of a cohort of {size} expects "
@@ -83,14 +85,16 @@ def _question(told: ConfigRecord | None) -> tuple[int, int, int]:
     return me, size, round
 
 
-def _whole(told: ConfigRecord, name: str) -> int:
-    value = told.get(name)
+def _whole(record: ConfigRecord, name: str) -> int:
+    """A whole number from 0 on. Raise ValueError for any other value."""
+    value = record.get(name)
     if not isinstance(value, int) or value < 0:
         raise ValueError(f"{name} {value!r} is refused: it is no whole number from 0 on")
     return value
 
 
 def _must_be_dwarfed(arrays: dict[str, np.ndarray]) -> None:
+    """Raise ValueError for an update that is too large for the masks to hide."""
     norm = math.sqrt(sum(float(np.sum(np.square(array))) for array in arrays.values()))
     if not norm <= DWARFED * MASK:
         raise ValueError(

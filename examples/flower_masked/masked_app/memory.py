@@ -1,7 +1,7 @@
-"""Rounds that a client has answered, in files: masks serve once, also after a restart.
+"""Files that record the rounds a client has answered, since masks of a round serve only once.
 
-Flower's `context.state` would forget them. It belongs to one run and one node id, and a SuperNode
-keeps it in memory, so a node that is started again has an empty one.
+Flower's `context.state` would forget the rounds. It belongs to one run and one node id, and a
+SuperNode keeps it in its main memory, so a restarted node has an empty one.
 """
 
 import os
@@ -12,10 +12,10 @@ from flwr.app import Context
 
 
 def answer_once(context: Context, round: int) -> None:
-    """Note a round as answered; refuse one that is not later than all that were.
+    """Record a round as answered. Refuse a round that is not later than all answered ones.
 
-    The same question is refused, too: training that draws batches at random gives another update,
-    and the difference of two replies with one mask is not masked.
+    A repeated message is refused, too. Training that draws batches at random gives another update,
+    and the difference of two replies with the same mask is not masked.
     """
     folder = _folder(context)
     folder.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def answer_once(context: Context, round: int) -> None:
     try:
         if round <= last:
             raise FileExistsError
-        (folder / str(round)).touch(exist_ok=False)  # of two processes one succeeds
+        (folder / str(round)).touch(exist_ok=False)  # only one of two processes succeeds
     except FileExistsError:
         raise ValueError(
             f"round {round} of run {context.run_id} is refused: this client has answered round "
@@ -33,9 +33,9 @@ def answer_once(context: Context, round: int) -> None:
 
 
 def _folder(context: Context) -> Path:
-    """By run and client, below Flower's folder, or below `memory` of the node config.
+    """The folder of a run and client, below `memory` of the node config or below Flower's folder.
 
-    A client is its data, whatever the node id, so it goes by the name in its node config.
+    A client is its data and not its node id, so the folder has the name in the node config.
     """
     config = context.node_config
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))

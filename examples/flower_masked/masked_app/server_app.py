@@ -1,4 +1,4 @@
-"""A server that sees masked updates, their sum, and the norms that clients report."""
+"""The ServerApp, which sees masked updates, their sum, and the norms that clients report."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
@@ -12,6 +12,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """Run all rounds."""
     config = context.run_config
     strategy = UnbiasedSampling(
         FedAvg(min_available_nodes=int(config["clients"]), fraction_evaluate=0.0),
@@ -20,7 +21,7 @@ def main(grid: Grid, context: Context) -> None:
     )
 
     def distance(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        """To what all clients have in common."""
+        """The distance to the slope that all clients have in common."""
         return MetricRecord({"distance": float(np.linalg.norm(arrays["w"].numpy() - 1))})
 
     strategy.start(

@@ -1,4 +1,4 @@
-"""The command line; the only place that prints."""
+"""The command line: the only package of kvib that prints."""
 
 import sys
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ EXTRAS = {
     "torch": "torch",
     "datasets": "data",
 }
-"""What `pip install .` leaves out, and the extra that brings it."""
+"""Packages that `pip install .` does not install, and the extra that installs each."""
 MOVED = ("report", "reproduce")
-"""Commands of earlier versions that judged the paper; a clone has them."""
+"""Commands of earlier versions that judged the paper. They are now scripts in a clone."""
 
 
 def main() -> None:
-    """The command `kvib`."""
+    """Run the command `kvib`."""
     with one_line("kvib"):
         if sys.argv[1:2] and sys.argv[1] in MOVED:
             raise ValueError(
@@ -33,7 +33,11 @@ def main() -> None:
 
 @contextmanager
 def one_line(program: str) -> Iterator[None]:
-    """Errors of the user's making are one line and exit code 2."""
+    """Turn errors that the user can mend into one line on stderr and exit code 2.
+
+    Args:
+        program: The name that the line begins with.
+    """
     try:
         yield
     except (ValueError, OSError) as error:
@@ -47,7 +51,7 @@ def one_line(program: str) -> Iterator[None]:
 
 
 def complain(program: str, line: str) -> NoReturn:
-    """Write one line on stderr, without what may not be installed; then exit."""
+    """Write one line on stderr and exit. `rich` may not be installed, so it is not used here."""
     sys.stderr.write(f"{program}: {' '.join(line.split())}\n")
     sys.exit(2)
 

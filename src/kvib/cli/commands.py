@@ -1,4 +1,4 @@
-"""All commands of `kvib`."""
+"""The commands of `kvib`, collected into one application."""
 
 from typing import Annotated
 
@@ -22,17 +22,19 @@ for command in (
     app.command(name=command.__name__.removesuffix("_experiments"))(command)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    """Print the version and exit, if `--version` is given."""
+    if requested:
         say(kvib.__version__)
         raise typer.Exit
 
 
 Version = Annotated[
-    bool, typer.Option("--version", callback=_version, is_eager=True, help="Of kvib; then exit.")
+    bool,
+    typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit."),
 ]
 
 
 @app.callback()
 def everywhere(version: Version = False) -> None:
-    """Which clients take part in each round of federated learning."""
+    """Choose the clients that take part in each round of federated learning."""

@@ -1,4 +1,4 @@
-"""Ctrl-C that costs nothing: what runs saves itself and stops."""
+"""Ctrl-C loses no work: the command saves its state and stops."""
 
 import os
 import signal
@@ -11,14 +11,15 @@ import typer
 from kvib.cli.screen import say
 
 STOPPED = 130
-"""Exit code of a command that Ctrl-C stopped, as shells have it."""
+"""Exit code of a command that Ctrl-C stopped: 128 + SIGINT, the convention of shells."""
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed: once to stop after this round, again to stop at once.
+    """Yield a function that returns whether Ctrl-C was pressed.
 
-    An exception in the middle of a round would leave nothing that could be saved.
+    The first Ctrl-C asks the command to stop after the current round. The second stops it at once.
+    An exception in the middle of a round would leave no state that could be saved.
     """
     pressed = False
 
@@ -27,7 +28,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         pressed = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
         line = b"\nkvib: stopping after this round; Ctrl-C again stops at once\n"
-        os.write(2, line)  # a handler may come in the middle of somebody's print
+        os.write(2, line)  # a signal handler can interrupt a print, and print is not reentrant
 
     before = signal.signal(signal.SIGINT, press)
     try:
@@ -37,6 +38,6 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def leave(how_far: str) -> NoReturn:
-    """Say so, and exit as an interrupted command does."""
-    say(f"{how_far}, stopped; the same command goes on")
+    """Print how far the command came, and exit with the code of an interrupted command."""
+    say(f"{how_far}, stopped; repeat the command to continue")
     raise typer.Exit(STOPPED)

@@ -1,4 +1,4 @@
-"""`kvib journal`, `replay`, `plan`: what the rounds of a journal say."""
+"""`kvib journal`, `kvib replay` and `kvib plan`: commands that read a journal."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,22 +18,28 @@ from kvib.replay import replay as replayed
 from kvib.replay.plan import plan as planned
 from kvib.types import FloatArray
 
-File = Annotated[Path, typer.Argument(help="A journal; also one in use.")]
+File = Annotated[Path, typer.Argument(help="Journal to read. It may be in use.")]
 Last = Annotated[
-    int | None, typer.Option(help="Measure this many rounds; earlier ones only teach.")
+    int | None,
+    typer.Option(
+        help="Number of last rounds to measure (default: all). "
+        "Policies learn from earlier rounds, which are not measured."
+    ),
 ]
-Level = Annotated[float, typer.Option(help="Probability that an interval holds the truth.")]
+Level = Annotated[float, typer.Option(help="Probability that an interval holds the true value.")]
 
 
 def journal(
     file: File,
-    rounds: Annotated[int, typer.Option(help="How many of the last rounds to show.")] = 10,
-    clients: Annotated[int, typer.Option(help="How many clients to show, most drawn first.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Number of last rounds to show.")] = 10,
+    clients: Annotated[
+        int, typer.Option(help="Number of clients to show, beginning with the most drawn.")
+    ] = 5,
 ) -> None:
-    """What a journal holds: its rounds, cohort sizes, estimated variance, who took part."""
-    for option, given in {"--rounds": rounds, "--clients": clients}.items():
-        if given < 0:
-            raise ValueError(f"{option} {given}: give 0 or more")
+    """Show a journal: rounds, cohort sizes, estimated variances and participation."""
+    for option, number in {"--rounds": rounds, "--clients": clients}.items():
+        if number < 0:
+            raise ValueError(f"{option} {number}: give 0 or more")
     history = read(file)
     about, table = history.about, history.table()
     say(
@@ -55,34 +61,41 @@ def journal(
         say(_unknown(about.procedure))
     taken = history.participation()
     say(
-        f"a client took part in {taken.mean():.3g} rounds on average, at most in "
-        f"{taken.max(initial=0)}; {np.count_nonzero(taken == 0)} never did"
+        f"a client took part in {taken.mean():.3g} rounds on average and in "
+        f"{taken.max(initial=0)} at most; {np.count_nonzero(taken == 0)} clients never did"
     )
     most = np.argsort(-taken, kind="stable")[:clients]
-    names = history.keys()
-    say("most often: " + ", ".join(f"client {names[i]} {taken[i]} times" for i in most))
+    keys = history.keys()
+    say("most often: " + ", ".join(f"client {keys[i]} {taken[i]} times" for i in most))
 
 
 def _unknown(procedure: str) -> str:
-    """Why a round that was heard may not show its variance."""
-    known, lost = PROCEDURES.get(procedure), "an answer is missing that was certain"
-    if known is not None and known.uncorrelated:
-        return f"–: {lost}, and the round does not show its variance"
+    """The reason why the variance of an answered round may be unknown."""
+    found, lost = PROCEDURES.get(procedure), "an answer is missing that was certain"
+    if found is not None and found.uncorrelated:
+        return f"–: {lost}, so the variance of the round is unknown"
     return (
-        f"–: the norms alone do not tell the variance of {procedure} draws; end rounds with "
-        "sampler.step(cohort, updates), which sees the updates, and the journal keeps it (but "
-        f"where {lost})"
+        f"–: the variance of {procedure} draws does not follow from the norms alone; end rounds "
+        "with sampler.step(cohort, updates), which sees the updates, and the journal keeps the "
+        f"variance (unless {lost})"
     )
 
 
 def replay(
     file: File,
-    policy: Annotated[list[str], typer.Option(help='Forecast, "KVib(rounds=500)", …')],
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            help='Policy to compare, such as Forecast or "KVib(rounds=500)". May be repeated.'
+        ),
+    ],
     last: Last = None,
-    budget: Annotated[float | None, typer.Option(help="Of a round; as logged.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Budget per round (default: as logged).")
+    ] = None,
     level: Level = 0.9,
 ) -> None:
-    """How much lower another policy's variance would have been in these rounds."""
+    """Estimate how much lower the variance of another policy would have been."""
     rivals = {words: names.policy(words) for words in policy}
     history = read(file)
     terms, since = history.terms(), _since(history, last)
@@ -95,12 +108,14 @@ def replay(
 
 def plan(
     file: File,
-    policy: Annotated[str, typer.Option(help="The policy to plan with.")] = repr(Forecast()),
+    policy: Annotated[str, typer.Option(help="Policy to plan with.")] = repr(Forecast()),
     last: Last = None,
     level: Level = 0.9,
-    out: Annotated[Path | None, typer.Option(help="Write the curves as a picture.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Picture of the curves to write (default: none).")
+    ] = None,
 ) -> None:
-    """Variance against budget, and how much of it keeps today's under a better policy."""
+    """Show variance against budget, and the budget with today's variance under a better policy."""
     other = names.policy(policy)
     _check_picture(out)
     history = read(file)
@@ -119,7 +134,7 @@ def plan(
 
 
 def _check_picture(out: Path | None) -> None:
-    """That matplotlib is here and can write it."""
+    """Raise an error unless matplotlib is installed and can write the picture."""
     if out is None:
         return
     from matplotlib.backend_bases import FigureCanvasBase
@@ -131,19 +146,25 @@ def _check_picture(out: Path | None) -> None:
 
 
 def _since(history: History, last: int | None) -> int:
-    """The first round to measure: of the last ones, and drawn with the procedure of today."""
+    """The first round to measure. It and all later rounds were drawn with today's procedure."""
     if last is not None and last < 1:
         raise ValueError(f"--last {last} is not a number of rounds; give 1 or more")
     others = (s.round for s in history.switches() if s.procedure != s.procedure_before)
     first = max(others, default=0)
     if first:
-        say(f"rounds 0 to {first - 1} were drawn with another procedure: they only teach")
+        say(
+            f"rounds 0 to {first - 1} were drawn with another procedure: policies learn from them, "
+            "but they are not measured"
+        )
     return first if last is None else max(first, history.about.rounds - last)
 
 
 def _budgets(history: History, terms: Terms, since: int) -> FloatArray | None:
-    """Budgets to plan with, around those of the measured rounds where they count clients: a sampler
-    whose clients came later was made for fewer. None means those that `plan` tries by default."""
+    """Budgets to plan with. None means the budgets that `plan` tries by default.
+
+    Where budgets count clients, they lie around the budgets of the measured rounds: a sampler
+    whose clients joined later was made for fewer of them.
+    """
     drawn = history.table().budget[since:]
     if terms.prices is not None or not (drawn > 0).any():
         return None

@@ -1,20 +1,20 @@
-"""Where results shall go, looked at before the work begins that makes them."""
+"""Checks of output paths, made before the work that fills them begins."""
 
 import os
 from pathlib import Path
 
 
 def check_folder(path: Path, option: str) -> None:
-    """That it is a folder, or can be made."""
-    there = next(place for place in (path, *path.parents) if place.exists())
-    if not there.is_dir():
-        raise ValueError(f"{option} {path}: {there} is a file; give the name of a folder")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"{option} {path}: {there} cannot be written to; give another folder")
+    """Raise ValueError unless the path is a writable folder or one that can be made."""
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"{option} {path}: {nearest} is a file; give the name of a folder")
+    if not os.access(nearest, os.W_OK):
+        raise ValueError(f"{option} {path}: {nearest} cannot be written to; give another folder")
 
 
 def check_file(path: Path | None, option: str) -> None:
-    """That it can be written, if it is asked for."""
+    """Raise ValueError unless the file can be written. None means that no file is written."""
     if path is None:
         return
     if path.is_dir():

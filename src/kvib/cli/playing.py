@@ -1,4 +1,4 @@
-"""An experiment played on a terminal: how far it is, Ctrl-C, and the table at its end."""
+"""The runs of an experiment on a terminal: progress, Ctrl-C, and the table at the end."""
 
 import os
 from collections.abc import Callable
@@ -20,21 +20,32 @@ from kvib.lab.runs import Machine, RunOutcome, check
 from kvib.lab.tables import Results
 from kvib.sim.engines.make import is_remote
 
-Device = Annotated[str | None, typer.Option(help="Of torch: cuda, cuda:1, …; none: the CPU.")]
-Processes = Annotated[int | None, typer.Option(help="Runs at once; one per core on a CPU.")]
-StopAfter = Annotated[float, typer.Option(help="Seconds; then save and stop, to go on later.")]
-Out = Annotated[Path, typer.Option(help="Folder of run folders; those found there go on.")]
-Quick = Annotated[bool, typer.Option(help="A tenth of the rounds, one seed.")]
+Device = Annotated[
+    str | None, typer.Option(help="Device of torch: cuda, cuda:1, … (default: the CPU).")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of runs at the same time "
+        "(default: one per core on a CPU, one on a GPU or a cluster)."
+    ),
+]
+StopAfter = Annotated[
+    float,
+    typer.Option(help="Seconds after which to save and stop. Repeat the command to continue."),
+]
+Out = Annotated[Path, typer.Option(help="Folder of the run folders. Runs found there continue.")]
+Quick = Annotated[bool, typer.Option(help="Use a tenth of the rounds and one seed.")]
 
 
 def check_time(stop_after: float) -> None:
-    """That --stop-after is a number of seconds."""
+    """Raise ValueError unless --stop-after is a number of seconds."""
     if not stop_after >= 0:
         raise ValueError(f"--stop-after {stop_after:g}: give 0 seconds or more")
 
 
 def quick_folder(folder: Path, quick: bool) -> Path:
-    """The folder itself, or one beside it where quick runs stay apart."""
+    """The folder itself, or for quick runs a separate folder beside it."""
     return folder.parent / "quick" / folder.name if quick else folder
 
 
@@ -46,53 +57,54 @@ def play(
     processes: int | None,
     stop_after: float,
 ) -> None:
-    """Play all runs that are not finished; when all are, collect them and show what they reached.
+    """Carry out the unfinished runs. If all runs are finished, collect them and show a summary.
 
     Args:
-        given: the experiment.
-        out: folder of the run folders.
-        path: of the collected table, without its ending.
-        machine: where runs are played.
-        processes: runs at once; None for one per core, and one alone on a GPU or a cluster.
-        stop_after: seconds after which to save and stop.
+        given: The experiment.
+        out: The folder of the run folders.
+        path: The path of the collected table, without its suffix.
+        machine: The machine that carries out the runs.
+        processes: The number of runs at the same time. None means one per core on a CPU, and one
+            on a GPU or a cluster.
+        stop_after: The number of seconds after which to save and stop.
     """
-    import polars  # noqa: F401 - missed now, not after the last run
+    import polars  # noqa: F401 - a missing package shows now, not after the last run
 
     check_folder(out, "--out")
     check_folder(path.parent, "--results")
     check(given, machine)
     runs = list(given.runs())
-    many = _processes(given, machine, processes)
-    if many > 1:
-        machine = replace(machine, threads=max(1, (os.cpu_count() or 1) // many))
+    parallel = _processes(given, machine, processes)
+    if parallel > 1:
+        machine = replace(machine, threads=max(1, (os.cpu_count() or 1) // parallel))
     with interruptible() as stop:
-        ends = _with_progress(given, runs, out, machine, many, stop_after, stop)
+        ends = _with_progress(given, runs, out, machine, parallel, stop_after, stop)
         stopped = stop()
-    _tell_mishaps(given, runs, ends)
+    _report_failures(given, runs, ends)
     finished = sum(end.finished for end in ends)
     if finished < len(runs):
         how_far = f"{given.name}: {finished} of {len(runs)} runs are finished"
         if stopped:
             leave(how_far)
-        say(f"{how_far}; the same command goes on")
+        say(f"{how_far}; repeat the command to continue")
         return
     _summarise(collect(given, runs, out, path, tasks=machine.tasks))
     say(f"{path}.parquet: {len(runs)} runs of {given.rounds} rounds")
 
 
-def _processes(given: Experiment, machine: Machine, asked: int | None) -> int:
-    """Runs at once: one where a run takes all there is, a GPU or a cluster."""
-    if asked is not None and asked < 1:
-        raise ValueError(f"--processes {asked}: give at least 1")
+def _processes(given: Experiment, machine: Machine, requested: int | None) -> int:
+    """The number of runs at the same time. A run takes the whole of a GPU or a cluster."""
+    if requested is not None and requested < 1:
+        raise ValueError(f"--processes {requested}: give at least 1")
     alone = machine.device is not None or is_remote(given.engine)
-    return asked or (1 if alone else os.cpu_count() or 1)
+    return requested or (1 if alone else os.cpu_count() or 1)
 
 
-def _tell_mishaps(given: Experiment, runs: list[Run], ends: list[RunOutcome]) -> None:
-    """Say which runs diverged; an error where memory was short."""
-    for one, end in zip(runs, ends, strict=True):
+def _report_failures(given: Experiment, runs: list[Run], ends: list[RunOutcome]) -> None:
+    """Print the runs that diverged. Raise ValueError if memory was short for a run."""
+    for run, end in zip(runs, ends, strict=True):
         if end.diverged is not None:
-            say(f"{one.name}: {end.diverged}")
+            say(f"{run.name}: {end.diverged}")
     short = [end.short for end in ends if end.short]
     if short:
         raise ValueError(
@@ -101,6 +113,7 @@ def _tell_mishaps(given: Experiment, runs: list[Run], ends: list[RunOutcome]) ->
 
 
 def _summarise(results: Results) -> None:
+    """Print one row per sampler, budget and learning rate."""
     from kvib.lab.summary import summary
 
     titles, rows = summary(results)
@@ -120,11 +133,12 @@ def _with_progress(
     stop_after: float,
     stop: Callable[[], bool],
 ) -> list[RunOutcome]:
-    done = dict.fromkeys((one.name for one in runs), 0)
+    """The outcome of each run, carried out while the rounds of all runs are counted on stderr."""
+    done = dict.fromkeys((run.name for run in runs), 0)
     with counted(given.name, len(runs) * given.rounds) as tell:
 
-        def report(one: Run, rounds: int) -> None:
-            done[one.name] = rounds
+        def report(run: Run, rounds: int) -> None:
+            done[run.name] = rounds
             tell(sum(done.values()), f" of {len(runs)} runs")
 
         return play_all(

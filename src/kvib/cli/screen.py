@@ -1,4 +1,4 @@
-"""What the commands print to."""
+"""Output of the commands: lines and tables on stdout, progress on stderr."""
 
 import time
 from collections.abc import Iterator
@@ -12,36 +12,46 @@ from rich.table import Table
 console = Console()
 errors = Console(stderr=True)
 WIDE = 200
-"""Characters of a line that no terminal has to hold."""
+"""Characters per line of a table that goes to a file."""
 A_MINUTE = 60.0
-"""Between two lines where there is no terminal for a bar."""
+"""Seconds between two progress lines where stderr is no terminal."""
 
 
 def say(line: str) -> None:
-    """As it is, however narrow the terminal: paths must be whole for whoever reads them on."""
+    """Print a line without breaking it: another program may read the paths in it."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(table: Table) -> None:
-    """Without breaks where it goes to a file."""
+    """Print a table. In a file its rows are not broken at the width of a terminal."""
     (console if console.is_terminal else Console(width=WIDE)).print(table)
 
 
 class Tell(Protocol):
-    """Takes the number of rounds done, and other words worth showing."""
+    """A function that shows the number of finished rounds."""
 
     def __call__(self, done: int, also: str = "") -> None:
-        """As often as one likes."""
+        """Show the progress.
+
+        Args:
+            done: The number of finished rounds.
+            also: Text to show behind the speed.
+        """
 
 
 @contextmanager
 def counted(what: str, rounds: int) -> Iterator[Tell]:
-    """How far it is, on stderr: a bar on a terminal, a line a minute where there is none."""
+    """Show progress on stderr: a bar on a terminal, one line per minute elsewhere.
+
+    Args:
+        what: The name that stands before the bar or line.
+        rounds: The number of rounds in all.
+    """
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(),
     )
     no_terminal = not errors.is_terminal
@@ -49,16 +59,16 @@ def counted(what: str, rounds: int) -> Iterator[Tell]:
     with Progress(
         *columns, console=errors, disable=no_terminal, speed_estimate_period=10 * A_MINUTE
     ) as progress:
-        bar = progress.add_task(what, total=rounds, told="")
+        bar = progress.add_task(what, total=rounds, status="")
 
         def tell(done: int, also: str = "") -> None:
             nonlocal last
             progress.update(bar, completed=done)
-            told = f"{progress.tasks[bar].speed or 0.0:.1f} rounds/s{also}"
-            progress.update(bar, told=told)
+            status = f"{progress.tasks[bar].speed or 0.0:.1f} rounds/s{also}"
+            progress.update(bar, status=status)
             if no_terminal and time.monotonic() - last >= A_MINUTE:
                 last = time.monotonic()
-                line = f"{what}: {done} of {rounds} rounds, {told}"
+                line = f"{what}: {done} of {rounds} rounds, {status}"
                 errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
         yield tell

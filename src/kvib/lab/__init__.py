@@ -1,1 +1,1 @@
-"""Experiment files → runs → tables → figures → report."""
+"""Experiments: a file is read, its runs are carried out, collected into a table and drawn."""

@@ -1,4 +1,4 @@
-"""Finished runs → the table of their experiment."""
+"""Collects the finished runs of an experiment into one table."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 KEYS = ["label", "budget", "learning_rate", "seed", "round"]
-"""Columns that name a row."""
+"""Columns that together identify a row."""
 
 
 def collect(
@@ -29,14 +29,24 @@ def collect(
     partial: bool = False,
     tasks: Path | None = None,
 ) -> Results:
-    """Finished runs under `out` → path.parquet (single precision, without the drawn clients) and
-    path.json (configuration, environments, seconds, sizes of the clients, what is missing).
+    """Write the finished runs under `out` as path.parquet and path.json, and return them.
 
-    With `partial`, runs that are not under `out` stay as they were collected before.
+    The table has single precision and leaves out the drawn clients. The JSON file holds the
+    configuration, environments, seconds, sizes of the clients and the names of missing runs.
+
+    Args:
+        experiment: The experiment.
+        runs: Its runs, in the order of the rows.
+        out: The folder of the experiments' folders.
+        path: The path of both files, without their suffixes.
+        partial: Whether some runs may be unfinished. Runs that are not under `out` then stay as
+            they were collected before.
+        tasks: The folder of prepared tasks, from which the sizes of the clients are read. None
+            means that the data are read.
     """
     import polars as pl
 
-    parts, told, missing = [], {}, []
+    parts, origins, missing = [], {}, []
     earlier = _earlier(path, experiment) if partial else None
     for run in runs:
         folder = out / experiment.name / run.name
@@ -44,7 +54,7 @@ def collect(
         if ended is None or not ended.finished:
             if earlier is not None and run.name in earlier.about["runs"]:
                 parts.append(_rows(earlier, run))
-                told[run.name] = earlier.about["runs"][run.name]
+                origins[run.name] = earlier.about["runs"][run.name]
             else:
                 missing.append(run.name)
             continue
@@ -52,7 +62,8 @@ def collect(
         about = read_part(folder / "environment.json")
         if not about:
             raise torn_run(folder, "there is no environment.json")
-        told[run.name] = {"seconds": round(ended.seconds, 1), "diverged": ended.diverged, **about}
+        times = {"seconds": round(ended.seconds, 1), "diverged": ended.diverged}
+        origins[run.name] = {**times, **about}
     if missing and not (partial and parts):
         raise ValueError(
             f"{experiment.name}: {len(missing)} runs are not finished ({missing[0]}, …); run it "
@@ -62,7 +73,7 @@ def collect(
     kept = [c for c in table.columns if c in KEYS or not table[c].is_null().all()]
     table = table.select(kept)
     sizes = np.sort(make_task(experiment.task, tasks).train.sizes)[::-1].tolist()
-    about = {"format": FORMAT, "experiment": asdict(experiment), "runs": told, "sizes": sizes}
+    about = {"format": FORMAT, "experiment": asdict(experiment), "runs": origins, "sizes": sizes}
     about["missing"] = missing
     path.parent.mkdir(parents=True, exist_ok=True)
     table.write_parquet(file(path, "parquet"), compression="zstd", compression_level=19)
@@ -72,9 +83,10 @@ def collect(
 
 
 def _earlier(path: Path, experiment: Experiment) -> Results | None:
-    """What was collected before, if it was played as this experiment says.
+    """The results that were collected before, None if there are none.
 
-    Other samplers, budgets, rates and seeds make other runs; everything else must agree.
+    Samplers, budgets, learning rates and seeds may differ, because they make other runs. Any other
+    difference is an error.
     """
     if not file(path, "json").exists():
         return None
@@ -105,7 +117,7 @@ def _earlier(path: Path, experiment: Experiment) -> Results | None:
 
 
 def _rows(results: Results, run: Run) -> "pl.DataFrame":
-    """The rounds of one run in collected results."""
+    """The rows of one run in collected results."""
     rows = results.where(label=run.sampler.label, budget=run.budget, seed=run.seed)
     return rows.where(learning_rate=run.learning_rate).table
 

@@ -1,4 +1,4 @@
-"""Tables of a file as frozen dataclasses: unknown, missing and mistyped keys are named."""
+"""Reads tables of a file into frozen dataclasses. Errors name unknown, missing or mistyped keys."""
 
 import difflib
 import tomllib
@@ -11,7 +11,13 @@ Made = TypeVar("Made")
 
 
 def one_of(choices: Any, given: str, key: str) -> None:
-    """An error that names the key, the choices, and what was probably meant."""
+    """Raise ValueError unless the word is one of the choices.
+
+    Args:
+        choices: The words that are allowed.
+        given: The word.
+        key: The key or option that holds the word, for the message.
+    """
     if given not in choices:
         near = difflib.get_close_matches(given, list(choices), 1)
         meant = f"; did you mean {near[0]}?" if near else ""
@@ -19,7 +25,7 @@ def one_of(choices: Any, given: str, key: str) -> None:
 
 
 def change(table: dict[str, Any], words: str) -> None:
-    """Apply "rounds=50" or "local.batch_size=10" to a table."""
+    """Apply a change such as "rounds=50" or "local.batch_size=10" to a table."""
     key, equals, value = words.partition("=")
     if not equals:
         raise ValueError(f"--set {words}: write it as key=value")
@@ -36,12 +42,12 @@ def change(table: dict[str, Any], words: str) -> None:
 
 
 def filled(cls: Callable[..., Made], table: Any, where: str = "") -> Made:
-    """A frozen configuration from a table.
+    """Make a frozen configuration from a table.
 
     Args:
-        cls: its dataclass.
-        table: what a file says.
-        where: the table's place in the file, with a dot behind it.
+        cls: The dataclass to make.
+        table: The table of a file.
+        where: The table's place in the file, with a dot behind it.
     """
     known: Any = fields(cls)  # type: ignore[arg-type]
     hints = get_type_hints(cls)
@@ -56,7 +62,13 @@ def filled(cls: Callable[..., Made], table: Any, where: str = "") -> Made:
 
 
 def typed(kind: Any, value: Any, key: str) -> Any:
-    """The value as a field of this type wants it."""
+    """Convert a value to the type of its field. Raise ValueError if it does not fit.
+
+    Args:
+        kind: The type of the field.
+        value: The value in the file.
+        key: The key in the file, for the message.
+    """
     if is_dataclass(kind):
         return filled(kind, value, f"{key}.")  # type: ignore[arg-type]
     origin, inner = get_origin(kind), get_args(kind)
@@ -68,13 +80,13 @@ def typed(kind: Any, value: Any, key: str) -> Any:
             return typed(fits[0], value, key)
     wanted = origin or kind
     if wanted in (Any, UnionType) or not isinstance(wanted, type):
-        return value  # for its class to judge
+        return value  # its class checks it
     if wanted is float and type(value) is int:
         value = float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         names = {list: "a list", dict: "a table"}
-        told = names.get(wanted, f"of type {wanted.__name__}")
-        raise ValueError(f"{key} must be {told}, not {value!r}")
+        expected = names.get(wanted, f"of type {wanted.__name__}")
+        raise ValueError(f"{key} must be {expected}, not {value!r}")
     if wanted is list and inner:
         return [typed(inner[0], item, f"{key}[{i}]") for i, item in enumerate(value)]
     if wanted is dict and inner:

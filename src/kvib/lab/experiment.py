@@ -1,7 +1,7 @@
-"""An experiment as frozen configuration: what is compared, on which task, and each of its runs.
+"""An experiment as frozen configuration: the samplers that it compares, the task and the runs.
 
-Nothing here is built or played, so that an experiment is cheap to read: `parts` builds what a run
-names, `rehearsal` tries whether it all goes together.
+Nothing is built here, so reading an experiment is cheap. `parts` builds the objects that a run
+names, and `rehearsal` tries whether they work together.
 """
 
 import hashlib
@@ -14,32 +14,36 @@ from typing import Any
 from kvib.lab import fleet
 
 ADDED = ("memory", "guard", "sketch", "knows_sizes", "response", "availability", "selector")
-"""Keys of a sampler that run folders may be older than."""
+"""Keys of a sampler that were added later: older run folders do not have them."""
 OWN = ("policy", "selector", "estimator")
-"""Keys of a sampler that may name a file of your own."""
+"""Keys of a sampler that may name a Python file of the user."""
 OF_SAMPLERS = ("procedure", "memory", "guard", "sketch", "knows_sizes", "response", "availability")
-"""Keys that selectors do not have."""
+"""Keys that samplers have and selectors do not have."""
 
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """One line of a figure.
+    """One sampler of an experiment: one line of its figure.
 
     Args:
-        label: its name in figures; no two samplers of an experiment share one.
-        policy: one of kvib's, or "file.py:Name" for a policy of your own.
-        selector: instead of a policy a rule that chooses without probabilities, or
+        label: The name in figures. No two samplers of an experiment share one.
+        policy: The name of a policy of kvib, or "file.py:Name" for a policy of your own.
+        procedure: The procedure that draws the clients. None means the one that the policy was
+            published with.
+        estimator: The name of the function that weights updates, or "file.py:name".
+        options: Options of the policy or selector. An option `rounds` that is not given here is
+            the experiment's number of rounds.
+        seeds: Seeds to use instead of the experiment's, for a sampler that costs too much.
+        memory: The memory of updates: LastUpdates, GroupMeans or LargestEntries. None means no
+            memory.
+        guard: The number of typical steps that one client's share may reach. None means no bound.
+        sketch: The count of numbers kept of every client's last update, to balance on.
+        knows_sizes: Whether the sampler is given the numbers of samples beside the weights.
+        response: Whether the probability of an answer is `known`, `estimated` or `ignored`.
+        availability: Whether the probability of being available is `known`, `estimated` or
+            `ignored`.
+        selector: The name of a rule that chooses without probabilities, instead of a policy, or
             "file.py:Name". Its updates are averaged, and its label says that it is biased.
-        procedure: how clients are drawn; by default as the policy was published.
-        estimator: how updates are weighted, or "file.py:name".
-        options: of the policy or selector; `rounds` is the experiment's, if there is a horizon.
-        seeds: instead of the experiment's, for samplers that cost too much.
-        memory: what to remember of updates: LastUpdates, GroupMeans or LargestEntries; none.
-        guard: usual steps that one client's share may reach; none.
-        sketch: numbers kept of every client's last update, to balance on.
-        knows_sizes: whether it is given the numbers of samples beside the weights.
-        response: whether the probability of an answer is `known`, `estimated` or `ignored`.
-        availability: the same for the probability of being there.
     """
 
     label: str
@@ -74,14 +78,21 @@ class SamplerConfig:
 
     @property
     def files(self) -> list[Path]:
-        """The Python files of your own that it names."""
+        """The Python files of the user that the sampler names."""
         named = (self.policy, self.estimator, self.selector or "")
         return [Path(name.rsplit(":", 1)[0]) for name in named if ":" in name]
 
 
 @dataclass(frozen=True)
 class LocalConfig:
-    """Local training; every learning rate is a run of its own."""
+    """Local training of the clients. Every learning rate is a run of its own.
+
+    Args:
+        learning_rates: The learning rates of local SGD.
+        batch_size: The batch size of local SGD.
+        epochs: The number of epochs of local SGD in a round.
+        prox: The strength of the pull towards the global model (FedProx).
+    """
 
     learning_rates: list[float]
     batch_size: int
@@ -91,7 +102,12 @@ class LocalConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The server's step: one of sgd, adam, yogi, and its numbers."""
+    """The server's step.
+
+    Args:
+        optimiser: The optimiser: sgd, adam or yogi.
+        options: The options of the optimiser, such as its learning rate.
+    """
 
     optimiser: str = "sgd"
     options: dict[str, float] = field(default_factory=dict)
@@ -102,24 +118,28 @@ class Experiment:
     """All combinations of samplers, budgets, learning rates and seeds on one task.
 
     Args:
-        name: that of its file, or of its table in a file with several; its results bear it.
-        title: what it shows.
-        task: by name, or a file made by `kvib prepare`.
-        rounds: T.
-        budgets: values of K.
-        seeds: of draws, batches and the first model.
-        samplers: what is compared.
-        local: how clients train.
-        server: how the step is applied.
-        engine: `linear`, `torch`, `ray`, or whichever fits the task.
-        precision: of a GPU.
-        evaluate_every: rounds between tests; 0 for never.
-        train_loss_every: rounds between evaluations of the training loss.
-        exact_every: rounds between exact metrics, for which all clients train.
-        gpu: whether it takes too long on a CPU.
-        response: the probability that a drawn client answers, for all or client by client.
-        availability: the probability that a client is there when a round is drawn.
-        cool_down: rounds that a drawn client waits before it can be drawn again.
+        name: The name of the file, or of the variant in a file with several. Results have the
+            same name.
+        title: The title of the figure.
+        task: The name of a task, or a file made by `kvib prepare`.
+        rounds: The number of rounds T.
+        budgets: The values of the budget K.
+        seeds: The seeds of draws, batches and the first model.
+        samplers: The samplers to compare.
+        local: The local training of the clients.
+        server: The server's step.
+        engine: The engine: `linear`, `torch`, `ray`, or `auto` for the one that fits the task.
+        precision: The precision on a GPU.
+        evaluate_every: The number of rounds between tests. 0 means never.
+        train_loss_every: The number of rounds between evaluations of the training loss. 0 means
+            never.
+        exact_every: The number of rounds between exact metrics, for which all clients train. 0
+            means never.
+        gpu: Whether the experiment takes too long on a CPU.
+        response: The probability that a drawn client answers, for all or client by client.
+        availability: The probability that a client is available before the draw, for all or client
+            by client.
+        cool_down: The number of rounds that a drawn client waits before it can be drawn again.
     """
 
     name: str
@@ -149,19 +169,19 @@ class Experiment:
         fleet.check(self.availability, "availability")
 
     def _check_lists(self) -> None:
-        """No list is empty, and no two runs share a folder."""
+        """Raise ValueError if a list is empty or two runs would share a folder."""
         rates = self.local.learning_rates
         own = {f"samplers[{k}].seeds": s.seeds for k, s in enumerate(self.samplers)}
         lists = {"samplers": self.samplers, "budgets": self.budgets, "seeds": self.seeds}
-        for key, given in {**lists, "local.learning_rates": rates, **own}.items():
-            if given is not None and not given:
+        for key, values in {**lists, "local.learning_rates": rates, **own}.items():
+            if values is not None and not values:
                 raise ValueError(f"{key} is empty; give at least one")
         _check_folders("samplers", ((s.label, folder_name(s.label)) for s in self.samplers))
         _check_folders("budgets", ((K, f"{K:g}") for K in self.budgets))
         _check_folders("local.learning_rates", ((rate, f"{rate:g}") for rate in rates))
 
     def runs(self) -> Iterator["Run"]:
-        """Every combination, the quick ones of all samplers before the next seed."""
+        """Yield every combination. One seed of all samplers comes before the next seed."""
         seeds = sorted({seed for s in self.samplers for seed in s.seeds or self.seeds})
         grid = product(seeds, self.budgets, self.local.learning_rates, self.samplers)
         for seed, budget, rate, sampler in grid:
@@ -181,22 +201,22 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         label = folder_name(self.sampler.label)
         return f"{label}_K{self.budget:g}_lr{self.learning_rate:g}_seed{self.seed}"
 
     def config(self) -> dict[str, Any]:
-        """Everything that decides its records, and nothing else."""
+        """The settings that decide the records of the run, and no others."""
         whole = asdict(self.experiment)
         keys = ("task", "rounds", "server", "evaluate_every", "train_loss_every", "exact_every")
         local = {key: whole["local"][key] for key in ("batch_size", "epochs", "prox")}
         sampler = asdict(self.sampler)
         del sampler["label"], sampler["seeds"]
-        for key in OWN:  # where one's own file lies differs between machines,
+        for key in OWN:  # the folder of a user's file differs between machines
             sampler[key] = sampler[key] and Path(sampler[key]).name
-        if self.sampler.files:  # but edited it is another
+        if self.sampler.files:  # an edited file makes another run
             sampler["files"] = {file.name: _digest(file) for file in self.sampler.files}
-        for key in ADDED:
+        for key in ADDED:  # a default is left out, as in folders older than the key
             if sampler[key] == getattr(SamplerConfig, key):
                 del sampler[key]
         own = {"budget": self.budget, "learning_rate": self.learning_rate, "seed": self.seed}
@@ -207,28 +227,28 @@ class Run:
 
 
 def quick(experiment: Experiment) -> Experiment:
-    """The same figure in little time: a tenth of the rounds, one seed."""
+    """The experiment with a tenth of the rounds, at least ten, and one seed."""
     samplers = [replace(s, seeds=None) for s in experiment.samplers]
     rounds = min(experiment.rounds, max(experiment.rounds // 10, 10))
     return replace(experiment, rounds=rounds, seeds=experiment.seeds[:1], samplers=samplers)
 
 
 def folder_name(label: str) -> str:
-    """A label as a part of a folder's name."""
+    """The label of a sampler as part of a folder's name."""
     return "".join(c if c.isalnum() else "-" for c in label.lower())
 
 
 def _digest(file: Path) -> str:
-    """What changes when the file is edited."""
+    """A hash of the file's content."""
     if not file.exists():
         raise ValueError(f"there is no file {file}; put it beside the experiment that names it")
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def _check_folders(key: str, given: Iterable[tuple[Any, str]]) -> None:
-    """Values of one key, each with its part in the name of a run's folder."""
+def _check_folders(key: str, pairs: Iterable[tuple[Any, str]]) -> None:
+    """Raise ValueError if two values of a key have the same part in the names of run folders."""
     seen: dict[str, Any] = {}
-    for value, part in given:
+    for value, part in pairs:
         if part in seen:
             raise ValueError(
                 f"{key}: {seen[part]!r} and {value!r} would have the same run folders; change one"

@@ -1,4 +1,4 @@
-"""The figure of an experiment, as files."""
+"""Writes the figure of an experiment as files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +18,12 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "kvib",
 }
 UNDATED: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-"""The same results give the same file."""
+"""Metadata without dates, so that the same results give the same file."""
 FORMATS = ("png", "pdf", "svg")
 
 
 def suffixes(formats: str) -> tuple[str, ...]:
-    """Endings of files: "png, pdf" → ("png", "pdf")."""
+    """The suffixes of the files: "png, pdf" → ("png", "pdf")."""
     found = tuple(dict.fromkeys(word.strip() for word in formats.split(",")))
     for suffix in found:
         one_of(FORMATS, suffix, "--formats")
@@ -31,12 +31,26 @@ def suffixes(formats: str) -> tuple[str, ...]:
 
 
 def draw(name: str, results: Path, out: Path, formats: tuple[str, ...]) -> list[Path]:
-    """Write everything that an experiment measured as one figure; its files."""
+    """Draw all measurements of an experiment as one figure. Returns the files written.
+
+    Args:
+        name: The name of the experiment.
+        results: The folder of the collected tables.
+        out: The folder of the figures.
+        formats: The suffixes of the files to write.
+    """
     return write(lambda: plots.everything(tables.load(results / name)), name, out, formats)
 
 
 def write(make: Callable[[], Figure], name: str, out: Path, formats: tuple[str, ...]) -> list[Path]:
-    """Make a figure in the style of all figures and write it; its files."""
+    """Make a figure in the common style and write it. Returns the files written.
+
+    Args:
+        make: The function that makes the figure.
+        name: The name of the files.
+        out: The folder of the figures.
+        formats: The suffixes of the files to write.
+    """
     with mpl.rc_context(STYLE):
         figure = make()
         out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Experiment files, read into experiments; errors name the file and the key."""
+"""Reads experiment files. Errors name the file and the key."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -13,12 +13,12 @@ EXPERIMENTS = Path("experiments")
 
 
 def read_all(path: Path, changes: Sequence[str] = (), only: Sequence[str] = ()) -> list[Experiment]:
-    """The experiments of a file, in its order.
+    """Read the experiments of a file, in the order of the file.
 
     Args:
-        path: of the file.
-        changes: such as "rounds=50" or "local.batch_size=10", made to each of them.
-        only: names of those to read; all, unless given.
+        path: The path of the file.
+        changes: Changes to make to each experiment, such as "rounds=50" or "local.batch_size=10".
+        only: The names of the experiments to read. An empty sequence means all.
     """
     tables = layers.experiments(path)
     for name in only:
@@ -31,16 +31,22 @@ def read_all(path: Path, changes: Sequence[str] = (), only: Sequence[str] = ()) 
 
 
 def read(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """The experiment of a file that holds one."""
+    """Read a file that holds one experiment. Raise ValueError if it holds several."""
     first, *others = read_all(path, changes)
     if others:
-        names = ", ".join(one.name for one in (first, *others))
+        names = ", ".join(experiment.name for experiment in (first, *others))
         raise ValueError(f"{path} holds several experiments ({names}); choose one by its name")
     return first
 
 
 def find(name: str, folder: Path = EXPERIMENTS, changes: Sequence[str] = ()) -> Experiment:
-    """An experiment by its name, from whichever file of a folder holds it."""
+    """Find an experiment by its name among the files of a folder.
+
+    Args:
+        name: The name of the experiment.
+        folder: The folder of the files.
+        changes: Changes to make to the experiment.
+    """
     known = catalogue(folder)
     if not known:
         raise ValueError(f"there are no files {folder}/*.toml to find {name!r} in; give a file")
@@ -55,13 +61,13 @@ def choose(
     changes: Sequence[str] = (),
     folder: Path = EXPERIMENTS,
 ) -> list[Experiment]:
-    """Experiments as they are given on a command line: by a file, or one by its name.
+    """Read the experiments that a command line names: those of a file, or one by its name.
 
     Args:
-        given: a file; or, if it does not end in .toml, the name of an experiment in the folder.
-        only: names of the experiments to take from a file with several.
-        changes: made to each of them.
-        folder: where names are looked up.
+        given: A file, or the name of an experiment in the folder if it does not end in .toml.
+        only: The names of the experiments to take from a file with several.
+        changes: Changes to make to each experiment.
+        folder: The folder in which names are looked up.
     """
     if given.suffix == ".toml" or given.is_file():
         return read_all(given, changes, only)
@@ -71,9 +77,9 @@ def choose(
 
 
 def catalogue(folder: Path = EXPERIMENTS) -> dict[str, Path]:
-    """The names of all experiments in a folder, in order, and their files.
+    """The names of all experiments in a folder, sorted, and their files.
 
-    A file that cannot be read has its own name here, so that reading it says why.
+    A file that cannot be read is listed by its own name. Reading it later says why.
     """
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.toml")):
@@ -92,7 +98,8 @@ def catalogue(folder: Path = EXPERIMENTS) -> dict[str, Path]:
 
 
 def _made(path: Path, shared: layers.TomlTable, changes: Sequence[str], who: str) -> Experiment:
-    table = deepcopy(shared)  # experiments of one file have tables in common
+    """The experiment of a table with changes. Its errors begin with `who`."""
+    table = deepcopy(shared)  # experiments of one file share tables
     before = table.get("samplers")
     for words in changes:
         change(table, words)

@@ -1,4 +1,4 @@
-"""How often clients are there and answer, as an experiment file says it."""
+"""Rates of an experiment file: how often clients are available and answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ ORDERS: dict[str, Callable[[IntArray], IntArray]] = {
     "size": lambda sizes: np.argsort(sizes, kind="stable"),
     "random": lambda sizes: generator(0, 0, "fleet").permutation(len(sizes)),
 }
-"""From numbers of samples to clients in order; the same in all runs of an experiment."""
+"""Functions from numbers of samples to clients in order, the same in all runs of an experiment."""
 KNOWLEDGE: dict[str, Callable[[ArrayLike], ArrayLike | kvib.EstimatedRate]] = {
     "known": lambda truth: truth,
     "estimated": lambda _: kvib.EstimatedRate(),
     "ignored": lambda _: 1.0,
 }
-"""What a sampler divides by, given the truth."""
+"""Functions from the true rates to those that a sampler is given."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A rate for every client, in equal steps along the clients in some order.
+    """Rates that change in equal steps from the first client of an order to the last.
 
     Args:
-        first: the rate of the first client.
-        last: the rate of the last one.
-        by: `size`, from the fewest samples to the most; or `random`.
+        first: The rate of the first client.
+        last: The rate of the last client.
+        by: The order: `size`, from the fewest samples to the most, or `random`.
     """
 
     first: float
@@ -43,22 +43,22 @@ class Profile:
 Rate = float | Profile
 
 
-def rates(given: Rate, sizes: IntArray) -> ArrayLike:
-    """One for all clients, or one each, [N]."""
-    if not isinstance(given, Profile):
-        return given
+def rates(rate: Rate, sizes: IntArray) -> ArrayLike:
+    """One rate for all clients, or one for each, [N]."""
+    if not isinstance(rate, Profile):
+        return rate
     each: FloatArray = np.empty(len(sizes))
-    each[ORDERS[given.by](sizes)] = np.linspace(given.first, given.last, len(sizes))
+    each[ORDERS[rate.by](sizes)] = np.linspace(rate.first, rate.last, len(sizes))
     return each
 
 
-def check(given: Rate, key: str) -> None:
-    """That these are probabilities, in an order that there is."""
-    if isinstance(given, Profile):
-        one_of(ORDERS, given.by, f"{key}.by")
-        numbers = {f"{key}.first": given.first, f"{key}.last": given.last}
+def check(rate: Rate, key: str) -> None:
+    """Raise ValueError unless the rates are probabilities above 0 and their order is known."""
+    if isinstance(rate, Profile):
+        one_of(ORDERS, rate.by, f"{key}.by")
+        numbers = {f"{key}.first": rate.first, f"{key}.last": rate.last}
     else:
-        numbers = {key: given}
+        numbers = {key: rate}
     for name, value in numbers.items():
         if not SMALLEST_RATE <= value <= 1:  # NaN fails too
             raise ValueError(f"{name} = {value} is not a probability above 0 and at most 1")

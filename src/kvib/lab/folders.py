@@ -1,4 +1,4 @@
-"""The folder of one run: small files of facts, and its rounds."""
+"""Reads and writes the folder of one run: small JSON files, and the table of its rounds."""
 
 import json
 import os
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def read_part(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder; empty if it was not written yet."""
+    """Read a JSON file of a run folder. The result is empty if the file does not exist yet."""
     if not path.exists():
         return {}
     try:
@@ -32,12 +32,12 @@ def read_part(path: Path) -> dict[str, Any]:
 
 
 def torn_run(folder: Path, reason: object) -> ValueError:
-    """What to say of a run folder that cannot be read."""
+    """The error for a run folder that cannot be read."""
     return ValueError(f"{folder} is not a whole run folder ({reason}); remove it")
 
 
 def write_part(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file of a run folder, whole or not at all."""
+    """Write a JSON file of a run folder as a whole or not at all."""
     temporary = path.with_suffix(".tmp")
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     temporary.write_text(text, encoding="utf-8")
@@ -45,7 +45,7 @@ def write_part(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_rounds(folder: Path, rows: Sequence[Record]) -> None:
-    """`rounds.parquet`; `rounds.npz` on a machine without a table library."""
+    """Write the rounds as `rounds.parquet`, or as `rounds.npz` where polars is not installed."""
     if find_spec("polars") is None:
         arrays = storage.headed("rounds", {}, records.packed(rows))
         storage.write(folder / "rounds.npz", arrays, compressed=True)
@@ -56,7 +56,7 @@ def write_rounds(folder: Path, rows: Sequence[Record]) -> None:
 
 
 def read_rounds(folder: Path) -> "pl.DataFrame":
-    """The rounds of one run, whoever wrote them."""
+    """Read the rounds of one run from either file."""
     import polars as pl
 
     path = folder / "rounds.npz"
@@ -69,12 +69,13 @@ def read_rounds(folder: Path) -> "pl.DataFrame":
     except (FileNotFoundError, pl.exceptions.PolarsError) as error:
         raise torn_run(folder, f"rounds.parquet: {error}") from error
     blank = Record(round=0, clients=0)
-    absent = [name for name in SCALARS if name not in frame.columns]  # an older kvib's
-    filled = frame.with_columns(pl.lit(getattr(blank, name)).alias(name) for name in absent)
+    missing = [name for name in SCALARS if name not in frame.columns]  # an older kvib wrote it
+    filled = frame.with_columns(pl.lit(getattr(blank, name)).alias(name) for name in missing)
     return filled.select(*SCALARS, *RAGGED)
 
 
 def _frame(rows: Sequence[Record]) -> "pl.DataFrame":
+    """The records as a table, one row per round."""
     import polars as pl
 
     columns: dict[str, Any] = {name: [getattr(r, name) for r in rows] for name in SCALARS}
@@ -84,5 +85,5 @@ def _frame(rows: Sequence[Record]) -> "pl.DataFrame":
 
 
 def of_today(rounds: "pl.DataFrame") -> "pl.DataFrame":
-    """Rounds that an earlier version wrote, under the column names of today."""
+    """The rounds that an earlier version wrote, under the column names of today."""
     return rounds.rename(RENAMED, strict=False)

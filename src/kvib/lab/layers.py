@@ -1,7 +1,8 @@
-"""Experiment files that build on each other: one plain table per experiment.
+"""Merges experiment files that build on each other into one plain table per experiment.
 
-A file `extends` another: what it does not say is said there. A file with `[variants.NAME]` tables
-holds one experiment for each: what a variant does not say, the file says for all of them.
+A file that `extends` another takes from it the keys that it does not have. A file with
+`[variants.NAME]` tables holds one experiment for each variant. A variant takes from the file the
+keys that it does not have.
 
     extends = "femnist.toml"
 
@@ -11,8 +12,9 @@ holds one experiment for each: what a variant does not say, the file says for al
     [variants.femnist-rates-10]
     budgets = [10]
 
-Tables such as [local] are merged key by key; everything else is replaced as a whole. In a list of
-samplers a word stands for the sampler of that label below: samplers = ["uniform", "K-Vib"].
+Tables such as [local] are merged key by key. Every other value is replaced as a whole. In a list
+of samplers, a word means the sampler with that label in the file below:
+samplers = ["uniform", "K-Vib"].
 """
 
 import re
@@ -24,13 +26,13 @@ from kvib.lab.configuration import one_of
 from kvib.lab.experiment import OWN
 
 LONGEST = 5
-"""Files in a row of `extends`: with more, a reader loses the way."""
+"""The most files that may extend each other in a row. A reader could not follow more."""
 
 TomlTable = dict[str, Any]
 
 
 def experiments(path: Path) -> dict[str, TomlTable]:
-    """The experiments of a file by name: its variants, or the one that bears the file's name."""
+    """The experiments of a file by name: its variants, or one with the name of the file."""
     table = _whole(path, ())
     if "variants" not in table:
         return {path.stem: {"name": path.stem, **table}}
@@ -46,7 +48,12 @@ def experiments(path: Path) -> dict[str, TomlTable]:
 
 
 def laid_over(below: TomlTable, above: TomlTable) -> TomlTable:
-    """What `above` says, and for the rest what `below` says."""
+    """Merge two tables. Where both have a key, `above` decides.
+
+    Args:
+        below: The table that is extended.
+        above: The table that extends it.
+    """
     merged = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], dict) and isinstance(above[key], dict):
@@ -57,9 +64,9 @@ def laid_over(below: TomlTable, above: TomlTable) -> TomlTable:
 
 
 def _named(below: list[Any], above: list[Any]) -> list[Any]:
-    """A list of samplers, each word in it replaced by the sampler of that label below."""
-    known = [line for line in below if isinstance(line, dict)]
-    labels = {str(line.get("label")): line for line in known}
+    """The samplers of `above`, each word replaced by the sampler of that label in `below`."""
+    tables = [line for line in below if isinstance(line, dict)]
+    labels = {str(line.get("label")): line for line in tables}
     lines = []
     for line in above:
         if isinstance(line, str):
@@ -70,7 +77,12 @@ def _named(below: list[Any], above: list[Any]) -> list[Any]:
 
 
 def _whole(path: Path, above: tuple[Path, ...]) -> TomlTable:
-    """A file and what it extends, as one table; `above` are the files that extend this one."""
+    """A file and the files that it extends, as one table.
+
+    Args:
+        path: The path of the file.
+        above: The files that extend this one.
+    """
     table = _load(path, above)
     if "extends" not in table:
         return table
@@ -78,7 +90,7 @@ def _whole(path: Path, above: tuple[Path, ...]) -> TomlTable:
     if not isinstance(base, str):
         raise ValueError(f'{path}: extends = {base!r} is not a file; write extends = "other.toml"')
     below = _whole(path.parent / base, (*above, path))
-    for key in ("name", "variants"):  # these are of that file alone
+    for key in ("name", "variants"):  # these keys belong to that file alone
         below.pop(key, None)
     try:
         return laid_over(below, table)
@@ -87,7 +99,7 @@ def _whole(path: Path, above: tuple[Path, ...]) -> TomlTable:
 
 
 def _load(path: Path, above: tuple[Path, ...]) -> TomlTable:
-    """What one file says, unless it stands above itself."""
+    """The table of one file. Raise ValueError for files that extend each other in a circle."""
     row = " extends ".join(file.name for file in (*above, path))
     if path.resolve() in [file.resolve() for file in above]:
         raise ValueError(f"{row}: files in a circle have no beginning; remove one `extends`")
@@ -112,7 +124,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> TomlTable:
 
 
 def look_beside(path: Path, table: TomlTable) -> None:
-    """Python files that samplers of a table name lie beside the file that says so."""
+    """Make the names of Python files in a table relative to the folder of the experiment file."""
     samplers = table.get("samplers")
     for line in samplers if isinstance(samplers, list) else ():
         for key in OWN:
@@ -122,7 +134,7 @@ def look_beside(path: Path, table: TomlTable) -> None:
 
 
 def _check_variants(path: Path, variants: Any) -> None:
-    """Named tables, which build on nothing but their file."""
+    """Raise ValueError unless the variants are named tables that extend nothing themselves."""
     if not isinstance(variants, dict) or not variants:
         raise ValueError(f"{path}: variants are tables [variants.NAME], one at least")
     for name, own in variants.items():

@@ -1,4 +1,4 @@
-"""Policies and estimators of your own: what "file.py:name" names."""
+"""Loads policies, selectors and estimators of the user from "file.py:name"."""
 
 import importlib.util
 import sys
@@ -10,7 +10,13 @@ from kvib.lab.configuration import one_of
 
 
 def found(table: Mapping[str, Any], name: str, key: str) -> Any:
-    """An entry of a table, or what "file.py:name" names; the file is run to get it."""
+    """The entry of a table, or the object that "file.py:name" names. The file is executed.
+
+    Args:
+        table: The names that kvib knows.
+        name: The name of an entry, or "file.py:name".
+        key: The key of the experiment file, for error messages.
+    """
     if ":" not in name:
         one_of(table, name, key)
         return table[name]
@@ -21,7 +27,7 @@ def found(table: Mapping[str, Any], name: str, key: str) -> Any:
     if spec is None or spec.loader is None:
         raise ValueError(f"{key}: {file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look up their annotations
+    sys.modules[spec.name] = module  # dataclasses look up their annotations there
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -32,5 +38,5 @@ def found(table: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def in_a_line(error: Exception) -> str:
-    """What your own code raised, as one line."""
+    """An exception of the user's code as one line."""
     return f"{type(error).__name__}: {error}"

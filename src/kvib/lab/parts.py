@@ -1,4 +1,4 @@
-"""What a run is made of: from the names and numbers of its configuration to objects."""
+"""Builds the objects of a run from the names and numbers of its configuration."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -31,7 +31,7 @@ MEMORIES = ("LastUpdates", "GroupMeans", "LargestEntries")
 
 
 def policy(run: Run) -> Policy[Any]:
-    """A fresh policy; `rounds` is the experiment's, if it has a horizon."""
+    """A new policy. An option `rounds` that is not given is the experiment's number of rounds."""
     name = run.sampler.policy
     made = found(POLICIES, name, "policy")
     if not _is_policy(made):
@@ -41,7 +41,7 @@ def policy(run: Run) -> Policy[Any]:
 
 
 def rule(run: Run) -> Rule:
-    """The rule of a selector."""
+    """A new rule of a selector."""
     name = run.sampler.selector or ""
     made = found(RULES, name, "selector")
     if not is_dataclass(made) or not hasattr(made, "choose"):
@@ -51,13 +51,13 @@ def rule(run: Run) -> Rule:
 
 
 def _configured(run: Run, made: Any, name: str) -> Any:
-    """A policy or a rule with the options of its sampler."""
+    """The policy or rule `made`, with the options of the sampler."""
     options = dict(run.sampler.options)
-    known, hints = [f.name for f in fields(made)], get_type_hints(made)
+    allowed, hints = [f.name for f in fields(made)], get_type_hints(made)
     for key, value in options.items():
-        one_of(known, key, f"options of {name}")
+        one_of(allowed, key, f"options of {name}")
         typed(hints[key], value, f"options of {name}: {key}")
-    if "rounds" in known:
+    if "rounds" in allowed:
         options.setdefault("rounds", run.experiment.rounds)
     try:
         return made(**options)
@@ -66,11 +66,12 @@ def _configured(run: Run, made: Any, name: str) -> Any:
 
 
 def _is_policy(made: Any) -> bool:
+    """Whether the object is a dataclass that extends `Policy`."""
     return isinstance(made, type) and issubclass(made, Policy) and is_dataclass(made)
 
 
 def procedure(run: Run) -> Procedure:
-    """How clients are drawn: as the policy was published, unless the sampler says otherwise."""
+    """The procedure of the sampler. By default it is the one the policy was published with."""
     name = run.sampler.procedure
     if name is None:
         published: Procedure = policy(run).procedure
@@ -80,21 +81,21 @@ def procedure(run: Run) -> Procedure:
 
 
 def rates(run: Run, sizes: IntArray) -> dict[str, Any]:
-    """How often clients with these numbers of samples answer and are there."""
-    given = run.experiment
+    """The true response and availability of clients with these numbers of samples."""
+    experiment = run.experiment
     return {
-        "response": fleet.rates(given.response, sizes),
-        "availability": fleet.rates(given.availability, sizes),
+        "response": fleet.rates(experiment.response, sizes),
+        "availability": fleet.rates(experiment.availability, sizes),
     }
 
 
 def chooser(run: Run, weights: FloatArray, sizes: IntArray) -> kvib.Sampler | kvib.Selector:
-    """The sampler or selector that a simulation plays."""
+    """The sampler or selector of a simulation."""
     return sampler(run, weights, sizes) if run.sampler.selector is None else selector(run, weights)
 
 
 def selector(run: Run, weights: FloatArray) -> kvib.Selector:
-    """A fresh selector of clients with these weights."""
+    """A new selector of clients with these weights."""
     if run.experiment.cool_down:
         raise ValueError(
             f"cool_down = {run.experiment.cool_down}: selectors know no cool-down; leave it out, "
@@ -104,25 +105,25 @@ def selector(run: Run, weights: FloatArray) -> kvib.Selector:
 
 
 def sampler(run: Run, weights: FloatArray, sizes: IntArray) -> kvib.Sampler:
-    """A fresh sampler of clients with these weights and numbers of samples."""
-    given, truth = run.sampler, rates(run, sizes)
-    known: dict[str, Any] = {}
+    """A new sampler of clients with these weights and numbers of samples."""
+    config, truth = run.sampler, rates(run, sizes)
+    believed: dict[str, Any] = {}  # the rates that the sampler works with
     for key, rate in truth.items():
-        word = getattr(given, key)
+        word = getattr(config, key)
         one_of(fleet.KNOWLEDGE, word, key)
-        known[key] = fleet.KNOWLEDGE[word](rate)
+        believed[key] = fleet.KNOWLEDGE[word](rate)
     return kvib.Sampler(
         policy(run),
         weights,
         run.budget,
         procedure(run),
         seed=run.seed,
-        estimator=None if given.memory is None else remembering(given.memory),
-        guard=None if given.guard is None else kvib.Guard(given.guard),
-        sketch=given.sketch,
-        variables=sizes if given.knows_sizes else None,
+        estimator=None if config.memory is None else remembering(config.memory),
+        guard=None if config.guard is None else kvib.Guard(config.guard),
+        sketch=config.sketch,
+        variables=sizes if config.knows_sizes else None,
         cool_down=run.experiment.cool_down,
-        **known,
+        **believed,
     )
 
 
@@ -133,7 +134,7 @@ def remembering(name: str) -> kvib.Difference:
 
 
 def coefficients(run: Run) -> Coefficients:
-    """How updates are weighted."""
+    """The function that weights updates."""
     weighted: Coefficients = found(ESTIMATORS, run.sampler.estimator, "estimator")
     if not callable(weighted):
         raise ValueError(f"estimator: {run.sampler.estimator} is not a function of a cohort")
@@ -141,17 +142,17 @@ def coefficients(run: Run) -> Coefficients:
 
 
 def local(run: Run) -> LocalSGD:
-    """How clients train."""
-    given = run.experiment.local
-    return LocalSGD(run.learning_rate, given.batch_size, given.epochs, prox=given.prox)
+    """The local training of the clients."""
+    config = run.experiment.local
+    return LocalSGD(run.learning_rate, config.batch_size, config.epochs, prox=config.prox)
 
 
 def server(run: Run) -> ServerOptimiser:
-    """How the step is applied."""
-    given = run.experiment.server
-    one_of(SERVERS, given.optimiser, "server.optimiser")
-    made: Any = SERVERS[given.optimiser]
-    for key in given.options:
+    """A new optimiser of the server."""
+    config = run.experiment.server
+    one_of(SERVERS, config.optimiser, "server.optimiser")
+    made: Any = SERVERS[config.optimiser]
+    for key in config.options:
         one_of([f.name for f in fields(made)], key, "server.options")
-    fresh: ServerOptimiser = made(**given.options)
+    fresh: ServerOptimiser = made(**config.options)
     return fresh

@@ -1,4 +1,4 @@
-"""One picture of a plan: variance against clients per round."""
+"""Draws a plan as one picture: variance against budget."""
 
 import math
 
@@ -13,10 +13,11 @@ COLOURS = ("#9e9e9e", "#1b6ca8", "#d95f02")
 
 
 def draw_plan(plan: Plan) -> Figure:
-    """Both policies and the bound, with intervals; today's variance, and the budget to keep it."""
+    """Draw both policies and the lower bound with intervals, and the budget that keeps today's
+    variance."""
     figure = Figure(figsize=(5.6, 3.8), layout="constrained")
     axis = figure.subplots()
-    labels = f"{plan.names[0]}, which drew them", plan.names[1], "no policy less"
+    labels = f"{plan.names[0]}, which drew the rounds", plan.names[1], "no policy has less"
     curves = plan.logging, plan.policy, plan.perfect
     for label, curve, colour in zip(labels, curves, COLOURS, strict=True):
         _line(axis, plan.budgets, curve, label, colour)
@@ -27,14 +28,15 @@ def draw_plan(plan: Plan) -> Figure:
         high = min(plan.enough.high, float(plan.budgets[-1]))
         axis.axvspan(plan.enough.low, high, color=COLOURS[1], alpha=0.1, linewidth=0)
     axis.set(xscale="log", yscale="log", xlabel="budget of a round", ylabel="variance per round")
-    told = f"{plan.names[1]} has today's variance at a budget of {plan.enough}"
-    axis.set_title(f"{told}\n{plan.rounds} rounds, intervals of {plan.level:.0%}", fontsize=9)
+    finding = f"{plan.names[1]} has today's variance at a budget of {plan.enough}"
+    axis.set_title(f"{finding}\n{plan.rounds} rounds, intervals of {plan.level:.0%}", fontsize=9)
     axis.legend(fontsize=7)
     return figure
 
 
 def _line(axis: Axes, budgets: FloatArray, curve: Curve, label: str, colour: str) -> None:
-    shown = curve.value > 1e-12 * curve.value[0]  # 0 has no place on a logarithmic axis
+    """Draw one curve with its interval."""
+    shown = curve.value > 1e-12 * curve.value[0]  # a logarithmic axis cannot show 0
     x, y = budgets[shown], curve.value[shown]
     axis.plot(x, y, color=colour, linewidth=1.3, label=label)
     low = np.maximum(curve.low[shown], 0.1 * y)

@@ -1,4 +1,4 @@
-"""How figures are drawn from results: mean and deviation over seeds, their number on it."""
+"""Draws figures from results: mean and deviation over seeds, with the number of seeds."""
 
 from typing import Any
 
@@ -28,31 +28,44 @@ COLOURS = {
     "recommended": "#d62728",
 }
 DASHES = {"recommended": (0, (4, 2))}
-"""Lines that often lie on another, which is seen between the dashes."""
+"""Dashes for a line that often covers another: the covered line shows between the dashes."""
 
 
 def panels(count: int, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
-    """Axes side by side, without pyplot: nothing global, nothing to close."""
+    """Make axes side by side. Without pyplot there is no global state and nothing to close.
+
+    Args:
+        count: The number of axes.
+        width: The width of one of them in inches.
+        height: Their height in inches.
+    """
     figure = Figure(figsize=(width * count, height), layout="constrained")
     return figure, [figure.add_subplot(1, count, k + 1) for k in range(count)]
 
 
 def colour(label: str, k: int) -> Any:
-    """The colour of a sampler, the same in all figures."""
+    """The colour of a sampler in all figures. An unknown label gets the k-th default colour."""
     return COLOURS.get(label, f"C{k}")
 
 
 def seeds_of(table: pl.DataFrame) -> str:
-    """What lines and bands stand for."""
+    """The caption that says what lines and bands show, and of how many seeds."""
     counts = table.group_by("label").agg(pl.col("seed").n_unique())["seed"].to_list()
     low, high = min(counts), max(counts)
-    many = f"{high} seeds" if low == high else f"{low} to {high} seeds"
-    return "one seed" if high == 1 else f"mean ± standard deviation of {many}"
+    seeds = f"{high} seeds" if low == high else f"{low} to {high} seeds"
+    return "one seed" if high == 1 else f"mean ± standard deviation of {seeds}"
 
 
 def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = False) -> None:
-    """A line per sampler: mean over seeds, ± one standard deviation; give the axis its scale
-    first. A cumulative column stands for the rounds between two measurements too."""
+    """Draw a line per sampler: the mean over seeds, ± one standard deviation.
+
+    Args:
+        axis: The axis, which must have its scale already.
+        results: The results of one budget and one learning rate.
+        column: The column to draw.
+        cumulative: Whether to draw the sum over rounds. A measured value then also stands for the
+            rounds until the next measurement.
+    """
     results.check(column)
     table = results.table.filter(pl.col(column).is_not_null()).sort("round")
     if cumulative:
@@ -72,16 +85,22 @@ def curves(axis: Axes, results: Results, column: str, *, cumulative: bool = Fals
         dashes = DASHES.get(label, "-")
         axis.plot(x, mean, color=shade, linewidth=1.2, linestyle=dashes, label=label)
         low = mean - std
-        if axis.get_yscale() == "log":  # no place for what is not positive
+        if axis.get_yscale() == "log":  # a logarithmic axis shows positive values only
             low = np.maximum(low, 0.3 * mean)
         axis.fill_between(x, low, mean + std, color=shade, alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
 
 
 def finish(figure: Figure, results: Results, legend: int = 0) -> Figure:
-    """Title with the number of seeds, the legend of one panel for all."""
-    told = f"{results.experiment['title']}\n{seeds_of(results.table)}"
-    figure.suptitle(told, fontsize=9)
+    """Add the title with the number of seeds, and one legend for all panels.
+
+    Args:
+        figure: The figure.
+        results: The results that it shows.
+        legend: The number of the panel whose legend holds for all.
+    """
+    title = f"{results.experiment['title']}\n{seeds_of(results.table)}"
+    figure.suptitle(title, fontsize=9)
     handles, labels = figure.axes[legend].get_legend_handles_labels()
     columns = min(6, len(labels))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
@@ -89,7 +108,7 @@ def finish(figure: Figure, results: Results, legend: int = 0) -> Figure:
 
 
 def everything(results: Results) -> Figure:
-    """A row of panels for every budget and learning rate, a panel for everything measured."""
+    """Draw all measurements: a row per budget and learning rate, a panel per column."""
     found, columns = list(settings(results)), measured(results)
     figure = Figure(figsize=(3.4 * len(columns), 2.7 * len(found)), layout="constrained")
     for row, (budget, rate, some) in enumerate(found):

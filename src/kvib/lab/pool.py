@@ -1,4 +1,4 @@
-"""Many runs, as many at once as there are cores."""
+"""Carries out many runs, one after another or in several processes."""
 
 import math
 import multiprocessing
@@ -18,8 +18,11 @@ from kvib.lab.experiment import Run
 from kvib.lab.runs import HERE, Machine, RunOutcome, outcome, play
 from kvib.sim.engines.make import EngineShelf
 
+INTERVAL = 0.2
+"""Seconds between two looks at the workers, and between two reports of a worker."""
+
 Report = Callable[[Run, int], None]
-"""Takes a run and the number of its rounds that are done."""
+"""A function of a run and the number of its finished rounds, which shows progress."""
 
 
 def play_all(
@@ -33,17 +36,17 @@ def play_all(
     stop: Callable[[], bool] = lambda: False,
     report: Report = lambda *_: None,
 ) -> list[RunOutcome]:
-    """Play all runs that are not finished; each in its folder under `out`/experiment.
+    """Carry out the unfinished runs, each in its folder under `out`/experiment.
 
     Args:
-        runs: the runs, in this order.
-        out: folder of the experiments' folders.
-        machine: the machine that plays them.
-        processes: how many at once.
-        shelf: the last engine of an earlier call, if one process plays them.
-        stop_after: seconds after which to save and stop.
-        stop: asked now and then whether to do so now.
-        report: for a progress display.
+        runs: The runs, in the order in which they begin.
+        out: The folder of the experiments' folders.
+        machine: The machine that carries them out.
+        processes: The number of runs at the same time.
+        shelf: The shelf with the engine of an earlier call. It is used if there is one process.
+        stop_after: The number of seconds after which to save and stop.
+        stop: A function that is called now and then. True means to save and stop.
+        report: A function that shows progress.
     """
     deadline = time.monotonic() + stop_after
     folders = [out / run.experiment.name for run in runs]
@@ -63,19 +66,21 @@ def play_all(
 
 
 class _Job(NamedTuple):
-    """A run to be played."""
+    """A run that is not finished."""
 
     number: int
+    """The place of the run among all runs."""
     run: Run
     folder: Path
+    """The folder of the experiment's runs."""
     machine: Machine
     deadline: float
-    """Of `time.monotonic`."""
+    """The time by `time.monotonic` at which to save and stop."""
 
     def play(
         self, shelf: EngineShelf, stop: Callable[[], bool], report: Callable[[int], None]
     ) -> RunOutcome | None:
-        """None if the deadline or Ctrl-C came first."""
+        """Carry out the run. None means that the deadline or Ctrl-C came before it began."""
         if time.monotonic() >= self.deadline or stop():
             return None
         return play(
@@ -90,14 +95,14 @@ class _Job(NamedTuple):
 
 
 Ends = dict[int, RunOutcome | None]
-"""How runs ended, by the number of their job."""
+"""The outcomes of runs by the number of their job."""
 
 
 def _in_turn(
     jobs: list[_Job], shelf: EngineShelf, stop: Callable[[], bool], report: Report
 ) -> Ends:
-    """In this process."""
-    return {job.number: job.play(shelf, stop, _one(report, job.run)) for job in jobs}
+    """The outcomes of jobs that this process carries out one after another."""
+    return {job.number: job.play(shelf, stop, _for_run(report, job.run)) for job in jobs}
 
 
 def _at_once(
@@ -107,96 +112,110 @@ def _at_once(
     stop: Callable[[], bool],
     report: Report,
 ) -> Ends:
-    """In several processes."""
+    """The outcomes of jobs that several processes carry out.
+
+    Progress comes through a queue and outcomes come through futures.
+    """
     spawn = multiprocessing.get_context("spawn")
-    told, halt = spawn.Queue(), spawn.Event()
+    progress, halt = spawn.Queue(), spawn.Event()
     runs, ends = {job.number: job.run for job in jobs}, dict[int, RunOutcome | None]()
-    with (
-        _few_threads(threads),
-        ProcessPoolExecutor(processes, spawn, initializer=_begin, initargs=(told, halt)) as pool,
-    ):
+    options: dict[str, Any] = {"initializer": _begin, "initargs": (progress, halt)}
+    with _few_threads(threads), ProcessPoolExecutor(processes, spawn, **options) as pool:
         try:
-            with _deaf_children():
-                waiting = {pool.submit(_work, job): job.number for job in jobs}
-            while waiting:
+            with _interrupts_blocked():
+                pending = {pool.submit(_work, job): job.number for job in jobs}
+            while pending:
                 if stop():
                     halt.set()
-                ready, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                for k, rounds in _waiting(told):
-                    if k not in ends:  # words may come after the result, by another way
+                ready, _ = wait(pending, timeout=INTERVAL, return_when=FIRST_COMPLETED)
+                for k, rounds in _queued(progress):
+                    if k not in ends:  # the queue may deliver progress after the outcome
                         report(runs[k], rounds)
                 for future in ready:
-                    k = waiting.pop(future)
+                    k = pending.pop(future)
                     ends[k] = ended = future.result()
                     if ended is not None:
                         report(runs[k], ended.rounds)
         except BaseException:
-            halt.set()  # leaving the pool waits for whoever plays
+            halt.set()  # leaving the pool waits for the workers, so they must stop
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return ends
 
 
-def _one(report: Report, run: Run) -> Callable[[int], None]:
+def _for_run(report: Report, run: Run) -> Callable[[int], None]:
+    """The report of one run, as a function of its finished rounds."""
     return lambda rounds: report(run, rounds)
 
 
 class _Worker(NamedTuple):
-    """What a process has for all of its runs."""
+    """The objects that a process keeps for all of its runs."""
 
-    told: Any
-    """A queue of jobs' numbers and their rounds."""
+    progress: Any
+    """A queue of pairs: the number of a job, and its finished rounds."""
     halt: Any
-    """An event: stop now."""
+    """An event. When it is set, the run saves and stops."""
     shelf: EngineShelf
+    """The engine of the last run, for a run that can use it too."""
 
 
 _worker: _Worker | None = None
-"""Of this process. A queue and an event cannot be sent with a job, only given to a process as it
-begins, and an executor has no other place to keep what its initializer was given."""
+"""The worker of this process.
+
+A queue and an event cannot be sent with a job. They can only be given to a process when it begins,
+and a global variable is the only place where an executor's initializer can keep them.
+"""
 
 
-def _begin(told: Any, halt: Any) -> None:
+def _begin(progress: Any, halt: Any) -> None:
+    """Prepare a worker process."""
     global _worker
-    _worker = _Worker(told, halt, EngineShelf())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `_deaf_children`, for systems without masks
+    _worker = _Worker(progress, halt, EngineShelf())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems without `_interrupts_blocked`
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """A worker whose command was killed would go on writing where the next command writes too."""
+    """End this process when its parent has ended.
+
+    Otherwise the workers of a killed command would write into the folders of the next command.
+    """
     connection.wait([parent])
     os._exit(1)
 
 
 def _work(job: _Job) -> RunOutcome | None:
+    """The outcome of a job in a worker process, None if it did not begin."""
     assert _worker is not None
-    told, halt, shelf = _worker
+    progress, halt, shelf = _worker
     last = 0.0
 
-    def tell(rounds: int) -> None:
+    def report(rounds: int) -> None:
         nonlocal last
-        if time.monotonic() - last > 0.2:
+        if time.monotonic() - last > INTERVAL:
             last = time.monotonic()
-            told.put((job.number, rounds))
+            progress.put((job.number, rounds))
 
-    return job.play(shelf, halt.is_set, tell)
+    return job.play(shelf, halt.is_set, report)
 
 
-def _waiting(told: Any) -> Iterator[tuple[int, int]]:
+def _queued(progress: Any) -> Iterator[tuple[int, int]]:
+    """Yield the pairs that are in the queue now."""
     while True:
         try:
-            yield told.get_nowait()
+            yield progress.get_nowait()
         except queue.Empty:
             return
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Ctrl-C goes to all processes of a terminal: workers begun in here leave it to this one, also
-    while they are still importing."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Start workers that ignore Ctrl-C, even while they are still importing.
+
+    A terminal sends Ctrl-C to all of its processes. Only the parent handles it.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -209,7 +228,10 @@ def _deaf_children() -> Iterator[None]:
 
 @contextmanager
 def _few_threads(threads: int | None) -> Iterator[None]:
-    """Libraries read these when they are first imported, so workers must be born with them."""
+    """Start workers whose libraries use this many threads. None means the library's default.
+
+    Libraries read these variables when they are first imported, so workers must start with them.
+    """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     if threads is not None:

@@ -1,4 +1,4 @@
-"""Whether an experiment can be played, tried in moments before anything long begins."""
+"""Tries in moments whether an experiment can run, before the long work begins."""
 
 from dataclasses import replace
 
@@ -14,10 +14,10 @@ from kvib.sim.engines.place import PRECISIONS
 
 
 def rehearse(experiment: Experiment) -> None:
-    """Look up every name, build every part, and play two rounds of every sampler.
+    """Look up every name, build every part, and run two rounds of every sampler.
 
-    The clients are eight made-up ones: no data are read. Python files that the experiment names
-    are run.
+    The rounds draw from eight made-up clients, so no data are read. Python files that the
+    experiment names are executed.
     """
     try:
         if not experiment.task.endswith(".npz"):
@@ -35,13 +35,13 @@ def rehearse(experiment: Experiment) -> None:
 
 
 def _try(run: Run) -> None:
-    """One sampler; what it raises names it."""
+    """Try one sampler. Its errors begin with its label."""
     label = run.sampler.label
-    caught = Exception if run.sampler.files else ValueError  # your own file may raise anything
+    caught = Exception if run.sampler.files else ValueError  # a user's file may raise anything
     try:
         if run.sampler.selector is None:
             _two_rounds(run)
-        else:  # how many candidates a rule takes depends on the task
+        else:  # the number of candidates of a rule depends on the task, so no rounds are run
             parts.rule(run)
     except caught as error:
         reason = error if isinstance(error, ValueError) else in_a_line(error)
@@ -49,13 +49,13 @@ def _try(run: Run) -> None:
 
 
 def _two_rounds(run: Run) -> None:
-    """Two rounds with a few unequal clients: whether all parts of a sampler go together."""
+    """Run two rounds with eight unequal clients, which shows whether the parts work together."""
     needs_norms, norms = parts.policy(run).needs_norms, np.arange(1.0, 9.0)
     weighted = parts.coefficients(run)
     sampler = parts.sampler(replace(run, budget=3), norms, np.arange(1, 9))
     for _ in range(2):
-        there = None if sampler.state.rates.always else np.arange(len(sampler))
-        cohort = sampler.draw(there, norms=norms if needs_norms else None)
+        available = None if sampler.state.rates.always else np.arange(len(sampler))
+        cohort = sampler.draw(available, norms=norms if needs_norms else None)
         if np.shape(weighted(cohort)) != cohort.ids.shape:
             raise ValueError(f"estimator: {run.sampler.estimator} gives not one number per client")
         sampler.step(cohort, norms[cohort.ids, None], weighted)

@@ -1,4 +1,4 @@
-"""One run of an experiment: a folder that says what it is, goes on where it was, and ends once."""
+"""Carries out one run of an experiment in a folder, from which an interrupted run continues."""
 
 import math
 import os
@@ -29,15 +29,16 @@ from kvib.sim.engines.place import Place
 
 @dataclass(frozen=True)
 class Machine:
-    """Where runs are played.
+    """The machine that carries out runs.
 
     Args:
-        device: of torch; None for the CPU.
-        threads: that one run may use; None for all.
-        tasks: a folder with prepared tasks, for a machine without the data.
-        address: of a Ray cluster, for the engine `ray`; None starts one here.
-        patience: seconds for the work of a Ray actor; None to wait.
-        chunk_bytes: bytes that the updates and activations of clients trained together may take.
+        device: The device of torch. None means the CPU.
+        threads: The number of threads that one run may use. None means all.
+        tasks: The folder of prepared tasks, for a machine without the data.
+        address: The address of a Ray cluster, for the engine `ray`. None starts one here.
+        patience: The number of seconds that a Ray actor may work. None means no limit.
+        chunk_bytes: The number of bytes that the updates and activations of clients trained
+            together may take.
     """
 
     device: str | None = None
@@ -48,7 +49,7 @@ class Machine:
     chunk_bytes: float = 16e9
 
     def place(self, precision: str) -> Place:
-        """For an engine of this precision."""
+        """The place of an engine with this precision."""
         return Place(
             device=self.device,
             precision=precision,
@@ -64,16 +65,18 @@ HERE = Machine()
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How far a run came."""
+    """The outcome of a run: how far it came, and why it ended early if it did."""
 
     rounds: int
+    """The number of finished rounds."""
     finished: bool
+    """Whether the run is at its end. A diverged run is."""
     diverged: str | None = None
-    """What the simulation said when training left the numbers, and in which round."""
+    """The message of the simulation if training diverged, with the round."""
     seconds: float = 0.0
-    """Of playing, over all starts."""
+    """The seconds that the rounds took, over all starts."""
     short: str | None = None
-    """What the engine said when memory was short: the run can go on where there is more."""
+    """The message of the engine if memory was short. The run can continue with more memory."""
 
 
 def play(
@@ -86,17 +89,18 @@ def play(
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[int], None] = lambda _: None,
 ) -> RunOutcome:
-    """Play a run to its end, or to the deadline; a finished one is not repeated.
+    """Carry out a run to its end, or to the deadline. A finished run is not repeated.
 
     Args:
-        run: which.
-        out: the folder of the experiment's runs.
-        machine: where.
-        shelf: the engine of the last run, for a run that can use it too.
-        deadline: of `time.monotonic`; then the run stops, to go on later.
-        stop: asked after every round whether to do so now.
-        report: told of the rounds done, now and then.
+        run: The run.
+        out: The folder of the experiment's runs.
+        machine: The machine that carries it out.
+        shelf: The shelf with the engine of the last run, for a run that can use it too.
+        deadline: The time by `time.monotonic` at which the run saves and stops, to continue later.
+        stop: A function that is called after every round. True means to save and stop.
+        report: A function that is called with the number of finished rounds.
     """
+    # The folder says what the run is, before it begins.
     folder = out / run.name
     done = outcome(folder, run)
     if done is not None and done.finished:
@@ -106,22 +110,24 @@ def play(
     write_part(folder / "config.json", config)
     write_part(folder / "environment.json", _starts(folder, {**environment(machine), **_how(run)}))
     diverged, shelf = None, EngineShelf() if shelf is None else shelf
+    # Rounds, until the end, the deadline, `stop`, divergence or a lack of memory.
     try:
         simulation = _simulation(run, machine, shelf)
         left = deadline - time.monotonic()
-        with _silence_as_said(run):
+        with _expected_silence(run):
             for record in simulation.run(run.experiment.rounds, folder, stop_after=left):
                 report(record.round + 1)
                 if stop():
                     simulation.save(folder / "checkpoint.npz")
                     break
     except DivergedError as error:
-        diverged = str(error).partition(";")[0]  # what follows is of the checkpoint, removed below
+        diverged = str(error).partition(";")[0]  # the rest is about the checkpoint, removed below
     except (MemoryShortError, RuntimeError) as error:
         if not memory_short(error):
             raise
-        shelf.clear()  # the engine holds what the next run may need
+        shelf.clear()  # the engine holds memory that the next run may need
         return replace(done or RunOutcome(0, finished=False), short=str(error).splitlines()[0])
+    # The checkpoint is removed only after the rounds and the outcome are written.
     rounds = len(simulation.records)
     finished = diverged is not None or rounds >= run.experiment.rounds
     seconds = float(np.nansum([list(laps.values()) for laps in simulation.seconds]))
@@ -135,8 +141,8 @@ def play(
 
 
 @contextmanager
-def _silence_as_said(run: Run) -> Iterator[None]:
-    """No warnings of silence that the experiment itself asks for."""
+def _expected_silence(run: Run) -> Iterator[None]:
+    """Show no warnings of silent clients where the experiment itself makes clients silent."""
     with warnings.catch_warnings():
         if run.experiment.response != Experiment.response:
             warnings.filterwarnings("ignore", ".*did not answer")
@@ -144,15 +150,19 @@ def _silence_as_said(run: Run) -> Iterator[None]:
 
 
 def outcome(folder: Path, run: Run) -> RunOutcome | None:
-    """What a folder says of this run; None if it was not begun."""
+    """The outcome of a run as its folder records it, None if the run was not begun.
+
+    A folder of another configuration is an error.
+    """
     if not (folder / "config.json").exists():
         return None
     config = read_part(folder / "config.json")
     if config.get("format") != FORMAT:
         raise ValueError(f"{folder} is of another version of kvib; give another --out")
     wanted = {**run.config(), **_how(run)}
-    said = {**_how(run), **read_part(folder / "environment.json"), **config}  # older: not said
-    differs = [key for key, value in wanted.items() if said.get(key) != value]
+    # An older folder does not record engine and precision: they count as equal.
+    recorded = {**_how(run), **read_part(folder / "environment.json"), **config}
+    differs = [key for key, value in wanted.items() if recorded.get(key) != value]
     if differs:
         raise ValueError(
             f"{folder} is of another configuration ({', '.join(differs)} differ); give another "
@@ -165,13 +175,16 @@ def outcome(folder: Path, run: Run) -> RunOutcome | None:
 
 
 def _how(run: Run) -> dict[str, str]:
-    """What changes the last digits of a run's records, and says nothing of what it is."""
+    """The settings that change only the last digits of a run's records."""
     return {"engine": run.experiment.engine, "precision": run.experiment.precision}
 
 
 def check(experiment: Experiment, machine: Machine = HERE) -> None:
-    """That an experiment can be played: its parts go together, machine and task are here, and there
-    are enough clients."""
+    """Raise an error unless the experiment can run on this machine.
+
+    Its parts must work together, the engine and the task must be available, and there must be
+    enough clients for every budget.
+    """
     rehearse(experiment)
     check_engine(experiment.engine, machine.place(experiment.precision))
     task = make_task(experiment.task, machine.tasks)
@@ -188,7 +201,7 @@ def check(experiment: Experiment, machine: Machine = HERE) -> None:
 
 
 def environment(machine: Machine) -> dict[str, Any]:
-    """Versions, machine, commit."""
+    """The environment of a run: versions, machine, device and commit."""
     about: dict[str, Any] = {
         "kvib": kvib.__version__,
         "commit": _commit(),
@@ -210,7 +223,7 @@ def environment(machine: Machine) -> dict[str, Any]:
 
 
 def _starts(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
-    """The environment in which a run was first started, and of later starts those that differ."""
+    """The environment of the first start, with those of later starts that differ."""
     first = read_part(folder / "environment.json")
     if not first:
         return now
@@ -221,9 +234,9 @@ def _starts(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Of the code; -dirty where the code or an experiment is not what the commit says.
+    """The commit of the code, with -dirty if the code or an experiment differs from it.
 
-    Empty where the code was installed: a repository around it is not its own.
+    It is empty if the code is installed: a repository around an installed kvib is not its own.
     """
     try:
         if not _git("ls-files", "--", __file__):
@@ -235,11 +248,13 @@ def _commit() -> str:
 
 
 def _git(*words: str) -> str:
+    """The output of a git command in the folder of the code."""
     command = ["git", "-C", str(Path(__file__).parent), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
 
 
 def _simulation(run: Run, machine: Machine, shelf: EngineShelf) -> Simulation:
+    """The simulation of a run, with an engine from the shelf."""
     experiment = run.experiment
     task = make_task(experiment.task, machine.tasks)
     local, sampler = parts.local(run), parts.chooser(run, task.weights, task.train.sizes)
@@ -261,6 +276,6 @@ def _simulation(run: Run, machine: Machine, shelf: EngineShelf) -> Simulation:
 
 @lru_cache(maxsize=2)
 def make_task(name: str, folder: Path | None) -> Task:
-    """A task by its name, from the folder of prepared ones if it is there."""
+    """A task by its name, from the folder of prepared tasks if it is there."""
     file = None if folder is None else folder / f"{name}.npz"
     return prepared.make_task(str(file) if file is not None and file.exists() else name)

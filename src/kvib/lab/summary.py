@@ -1,4 +1,4 @@
-"""What an experiment found, in one table: a row per sampler, budget and learning rate."""
+"""Summarises results in one table: a row per sampler, budget and learning rate."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,20 +11,26 @@ from kvib.lab.tables import Results
 
 
 def _last(results: Results, label: str, column: str) -> np.ndarray:
+    """The last measured value of every seed, [seeds]."""
     return per_seed(results, label, column, pl.col(column).drop_nulls().last().cast(pl.Float64))
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A column of the results, and the one number of a run that stands for it."""
+    """A column of the results, and the one number of a run that summarises it."""
 
     column: str
+    """The name of the column."""
     title: str
+    """The name of the column in figures and tables."""
     which: str
-    """Which number of its rounds `of_a_run` gives."""
+    """The word that says which number summarises a run: last, mean or total."""
     of_a_run: Callable[[Results, str, str], np.ndarray]
+    """The function that computes this number for every seed."""
     scale: str = "linear"
+    """The scale of the vertical axis."""
     cumulative: bool = False
+    """Whether figures show the sum over rounds."""
 
 
 MEASURES = (
@@ -37,23 +43,23 @@ MEASURES = (
 
 
 def measured(results: Results) -> list[Measure]:
-    """Those that the experiment has."""
-    known = (m for m in MEASURES if m.column in results.table.columns)
-    return [m for m in known if results.table[m.column].is_not_null().any()]
+    """The measures that the results hold."""
+    present = (m for m in MEASURES if m.column in results.table.columns)
+    return [m for m in present if results.table[m.column].is_not_null().any()]
 
 
 def settings(results: Results) -> Iterator[tuple[float, float, Results]]:
-    """Every budget and learning rate, with its rounds."""
+    """Yield every budget and learning rate with its results."""
     pairs = results.table.select("budget", "learning_rate").unique().sort("budget", "learning_rate")
     for budget, rate in pairs.iter_rows():
         yield budget, rate, results.where(budget=budget, learning_rate=rate)
 
 
 def summary(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows: the end of runs, or all of their rounds, as mean ± deviation over seeds."""
+    """The titles and rows of a table, each number as mean ± standard deviation over seeds."""
     columns = measured(results)
     rows = [
-        [label, f"{budget:g}", f"{rate:g}", *(_told(own, label, m) for m in columns)]
+        [label, f"{budget:g}", f"{rate:g}", *(_cell(own, label, m) for m in columns)]
         for budget, rate, some in settings(results)
         for label in results.labels
         if not (own := some.where(label=label)).table.is_empty()
@@ -62,7 +68,8 @@ def summary(results: Results) -> tuple[list[str], list[list[str]]]:
     return ["sampler", "K", "learning rate", *titles], rows
 
 
-def _told(own: Results, label: str, measure: Measure) -> str:
+def _cell(own: Results, label: str, measure: Measure) -> str:
+    """The text of one cell, a dash if the sampler was not measured."""
     if own.table[measure.column].is_null().all():
         return "–"
     return spread(measure.of_a_run(own, label, measure.column), done="finished")
