@@ -54,7 +54,7 @@ def same(a, b):
 
 
 @pair
-def test_budget_is_met_and_nobody_is_left_out(policy, procedure):
+def test_budget_is_met_and_no_client_is_left_out(policy, procedure):
     sampler = new(policy, procedure)
     for _ in range(25):
         p = probabilities(sampler)
@@ -185,7 +185,7 @@ def test_availability(policy, procedure):
     [pair for pair in PAIRS if pair[1].cap == 1 and not isinstance(pair[0], kvib.AOCS)],
     ids=str,
 )
-def test_everybody_when_the_budget_allows(policy, procedure):
+def test_all_clients_when_the_budget_allows(policy, procedure):
     """K = N gives p = 1 and no variance, whatever was learned."""
     sampler = new(policy, procedure, budget=N)
     play(sampler, 4)

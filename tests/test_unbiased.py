@@ -222,7 +222,7 @@ def test_a_round_without_anybody_has_no_variance(procedure):
 
 
 @pytest.mark.parametrize("procedure", PROCEDURES, ids=repr)
-def test_the_variance_of_a_round_that_lost_a_certain_answer_is_not_known(procedure):
+def test_no_variance_where_a_certain_answer_is_lost(procedure):
     policy = kvib.Uniform() if procedure in EQUAL_ONLY else kvib.KVib()
     sampler = kvib.Sampler(policy, WEIGHTS, 4, procedure, response=[1, 0.5, 1, 1, 1], seed=1)
     cohort = sampler.draw()
@@ -242,7 +242,7 @@ def test_nothing_of_what_is_no_number_is_exact(bad):
     assert not exact
 
 
-def test_the_variance_of_draws_with_replacement_that_came_back_without_moments():
+def test_variance_with_replacement_without_moments():
     """As from a journal: two clients drawn once each were not drawn for certain."""
     drawn = [kvib.with_replacement([1.0, 1.0], np.random.default_rng(k)) for k in range(9)]
     assert {len(cohort) for cohort in drawn} == {1, 2}
@@ -251,7 +251,7 @@ def test_the_variance_of_draws_with_replacement_that_came_back_without_moments()
         assert math.isnan(kvib.estimated_variance(bare, np.ones((len(bare), DIM))).value)
 
 
-def test_the_variance_of_a_cohort_without_a_design_is_not_known():
+def test_no_variance_of_a_cohort_without_a_design():
     made = kvib.Cohort(ids=[0, 3], count=[1, 1], expected=[0.1, 0.2], weight=[0.5, 0.5])
     value, exact = kvib.estimated_variance(made, np.ones((2, DIM)))
     assert math.isnan(value)

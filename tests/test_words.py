@@ -103,3 +103,19 @@ def test_names_that_explain_themselves(path):
         if word in NAMES
     }
     assert not found, sorted(found)
+
+
+LONGEST = 60
+"""Characters that the title of a test may have."""
+TESTS = sorted((HOME / "tests").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=short)
+def test_titles_of_tests_are_short(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    titles = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    titles = [name for name in titles if name.startswith("test_")]
+    long = [name for name in titles if len(name) > LONGEST]
+    words = {"told", "nobody", "everybody", "somebody", "likewise", "heard"}
+    assert not long
+    assert not [name for name in titles if words & set(name.split("_"))]

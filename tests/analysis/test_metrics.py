@@ -32,7 +32,7 @@ def run(policy, feedback, budget, seed, procedure=None):
     return np.array(expected)
 
 
-def test_regret_of_kvib_stays_under_the_bound_and_falls_with_the_budget():
+def test_regret_of_kvib_stays_under_the_bound():
     N, T = 60, 400
     feedback, _ = convergent_feedback(N, T, seed=0)
     gain = feedback.max()
@@ -171,7 +171,7 @@ def test_convergence_under_kvib():
     assert other != got
 
 
-def test_the_combined_rate_is_the_first_order_of_the_combined_bound():
+def test_the_rate_is_the_first_order_of_the_bound():
     """Feedback that is always G has no gap between fixed and changing p; without local and global
     variance 16LM/T is all that is left beside the sampling. The share of lower orders falls as
     T^−⅓."""
@@ -505,7 +505,7 @@ def test_variance_with_silence_and_absence_over_every_outcome(procedure):
     assert measured == pytest.approx(wanted, abs=1e-10 + 5.5 * math.sqrt(error))
 
 
-def test_absence_of_coins_that_nobody_waits_for():
+def test_absence_without_a_cool_down():
     """Where everybody is drawn with the same p whoever is there, it is all one probability."""
     pi, p = np.linalg.norm(UPDATES, axis=1), np.array([0.25, 0.75, 1.0, 0.5])
     given = [

@@ -175,7 +175,7 @@ def test_an_update_counts_once():
         estimation.add(np.arange(K) == 1, BASE[:2])
 
 
-def test_nobody_drawn():
+def test_an_empty_cohort():
     for remember in (False, True):
         sampler = kvib.recommended(WEIGHTS, K, remember=remember)
         assert sampler.step(sampler.draw(available=[]), []) == 0
@@ -242,7 +242,7 @@ def test_persistent_updates_call_for_memory():
     assert halved.memory == pytest.approx(0.75, abs=0.1)
 
 
-def test_memory_is_worth_what_was_foretold():
+def test_memory_is_worth_its_forecast():
     """Variance of differences / variance without, measured: the foretold share, to a third."""
     rng = np.random.default_rng(0)
     base = rng.normal(size=(30, 100))
@@ -273,7 +273,7 @@ def measured(sampler, updates):
 
 @pytest.mark.parametrize("common", [0.0, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("rounds", [3, 20])
-def test_a_fixed_size_is_worth_what_was_foretold_when_few_were_seen(common, rounds):
+def test_a_fixed_size_is_worth_its_forecast_early(common, rounds):
     """3 % or 18 % of 400 clients, who share a direction more or less: told to a tenth.
 
     Sketches of 32 numbers would tell how much of it is shared to a fifth only.
@@ -288,7 +288,7 @@ def test_a_fixed_size_is_worth_what_was_foretold_when_few_were_seen(common, roun
 
 
 @pytest.mark.parametrize(("groups", "noise"), [(4, 0.3), (200, 0.5)])
-def test_balanced_draws_are_worth_what_was_foretold(groups, noise):
+def test_balanced_draws_are_worth_their_forecast(groups, noise):
     """Clients in groups that pull the same way, a few or each its own: told to a fifth."""
     directions = np.random.default_rng(0).normal(size=(groups, 2000))
     own = np.repeat(directions - directions.mean(axis=0), 200 // groups, axis=0)
@@ -339,7 +339,7 @@ def test_memory_is_worth_little_before_clients_come_back():
     assert f"{told.memory:.2f} so far, 0.00 of clients that came back" in str(told)
 
 
-def test_nobody_came_back_yet():
+def test_no_client_returned_yet():
     told = kvib.diagnose(learned(np.ones(1000), lambda t: np.ones((1000, 4)), 2, budget=2))
     assert told.memory == 1
     assert np.isnan(told.returning)

@@ -250,7 +250,7 @@ def test_prepared_tasks_stand_for_the_data(here, tmp_path):
         path.unlink()
 
 
-def test_diverged_runs_are_told(here, tmp_path):
+def test_diverged_runs_are_reported(here, tmp_path):
     words = ("--set", "local.learning_rates=[1e38, 0.02]", *LITTLE, "--out", tmp_path / "runs")
     done = kvib("run", "experiments/tiny.toml", *words, cwd=here)
     *told, last = done.stdout.splitlines()
@@ -273,7 +273,7 @@ class Full(kvib.Uniform):
 """
 
 
-def test_runs_without_room_are_told_when_the_others_are_played(here, tmp_path):
+def test_runs_without_room_are_reported_at_the_end(here, tmp_path):
     (here / "experiments/full.py").write_text(FULL)
     line = '{label = "large", policy = "full.py:Full", procedure = "independent"}'
     both = f'samplers=[{line}, {{label = "small", policy = "KVib"}}]'

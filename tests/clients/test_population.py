@@ -770,7 +770,7 @@ def test_who_rests_is_not_offline():
     assert cohort.availability.tolist() == [1, 1]
 
 
-def test_a_policy_that_fails_loses_nobody():
+def test_a_policy_that_fails_loses_no_client():
     class Stubborn(kvib.KVib):
         def reweigh(self, state, ids, weights, ratio):
             if len(ids):
@@ -804,7 +804,7 @@ def test_a_policy_that_refuses_a_newcomer_changes_nothing(procedure):
     play(sampler, 2)
 
 
-def test_a_policy_that_refuses_a_newcomer_does_not_harm_a_journal(tmp_path):
+def test_a_refused_newcomer_does_not_harm_a_journal(tmp_path):
     sampler = kvib.journalled(tmp_path / "run", Picky(), [1, 2, 3], 2)
     with pytest.raises(ValueError, match="too heavy"):
         sampler.join([1.0, 100.0])

@@ -45,13 +45,13 @@ def test_one_client_alone_is_believed():
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.4])
-def test_a_fleet_that_is_always_small_is_learned_from_the_first_round_on(share):
+def test_a_small_fleet_is_learned_from_the_first_round(share):
     state = seen(learned(), share, 40)
     assert rates.at(state, ALL)[-1] < 0.15
     assert rates.at(state, ALL)[0] > 0.85
 
 
-def test_an_outage_of_most_is_not_counted_and_one_that_stays_is():
+def test_outages_count_only_if_they_stay():
     state = seen(seen(learned(), 1.0, 20), 0.1, 10)
     assert rates.at(state, ALL) == pytest.approx(1)
     state = seen(state, 0.1, 100)
@@ -107,7 +107,7 @@ def test_no_rate_is_below_the_lowest():
         kvib.EstimatedRate(lowest=0)
 
 
-def test_the_first_absences_of_a_return_do_not_explode_a_sampler():
+def test_first_absences_do_not_explode_a_sampler():
     """Draws of a plain sampler: 1, 10, 100 rounds in which no client is there."""
     for rounds in (1, 10, 100):
         sampler = kvib.Sampler(

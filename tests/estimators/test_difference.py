@@ -649,7 +649,7 @@ def test_missing_answers():
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor], ids=["arrays", "tensors"])
 @pytest.mark.parametrize("loaded", [False, True])
-def test_nobody_answers(loaded, kind):
+def test_no_client_answers(loaded, kind):
     """Then d is what is remembered, in the form of the model where that is told."""
     sampler = new(kvib.LastUpdates(), response=0.8)
     for _ in range(6):
@@ -666,7 +666,7 @@ def test_nobody_answers(loaded, kind):
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor], ids=["arrays", "tensors"])
 @pytest.mark.parametrize("estimator", [None, kvib.Difference()], ids=["plain", "memory"])
-def test_nobody_can_be_drawn(estimator, kind):
+def test_no_client_can_be_drawn(estimator, kind):
     """The estimate stands for nobody: 0, in the form of the model where that is told."""
     sampler = kvib.Sampler(kvib.Forecast(), WEIGHTS, 2, estimator=estimator)
     play(sampler, 6)

@@ -63,7 +63,7 @@ def test_missing_answers(missing):
     assert mean == pytest.approx(want / FACTORS[1:].sum())  # over those who answered
 
 
-def test_nobody_answered():
+def test_no_client_answered():
     assert kvib.estimate(COHORT, [None] * 3) == 0.0
     like = {"w": torch.ones(3), "b": np.ones(2, np.float32)}
     zero = kvib.estimate(COHORT, {}, like=like)

@@ -183,7 +183,7 @@ def test_a_recommended_sampler_follows_steps_that_grow():
     )
 
 
-def test_a_client_that_is_drawn_in_every_round_cannot_raise_its_own_limit():
+def test_a_client_cannot_raise_its_own_limit():
     """The largest client, p = 1, explodes for good: never more than ten times a calm step."""
     weights = np.where(np.arange(N) == 0, N, 1.0)
     sampler = new(guard=kvib.Guard(), weights=weights)
@@ -396,7 +396,7 @@ def test_a_journal_keeps_who_sent_no_numbers_as_silent(tmp_path):
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_norms_alone_are_told_of(journal, tmp_path):
+def test_norms_alone_are_reported(journal, tmp_path):
     """Guard and sketch look at updates."""
     path = tmp_path / "journal.db" if journal else None
     sampler = kvib.recommended(WEIGHTS, K, seed=4, journal=path)

@@ -162,7 +162,7 @@ def test_the_variance_counts_silence_and_absence():
         assert math.isnan(expected) == (t == 2)  # the first silence: answers were certain so far
 
 
-def test_weights_are_what_clients_say_in_the_order_of_their_keys():
+def test_weights_follow_the_order_of_keys():
     strategy, grid = sampling(), fleet()
     one_round(strategy, grid, record(**MODEL))
     assert strategy.sampler.keys(range(N)) == list(range(N))
@@ -170,7 +170,7 @@ def test_weights_are_what_clients_say_in_the_order_of_their_keys():
 
 
 @pytest.mark.parametrize("inner", AVERAGING, ids=lambda kind: kind.__name__)
-def test_every_averaging_strategy_takes_the_estimate_as_its_mean(inner):
+def test_averaging_strategies_take_the_estimate_as_mean(inner):
     """Stock strategy, given x − d as the only reply, ends where the wrapped one does."""
     options = {"min_available_nodes": 1}
     wrapped, stock, grid = sampling(inner(**options)), inner(**options), fleet()
@@ -207,7 +207,7 @@ def test_uniform_sampling_of_equal_clients_is_stock_fedavg():
         assert flat(mine) == pytest.approx(flat(theirs), rel=accuracy)
 
 
-def test_the_expected_step_is_full_participation_over_all_outcomes():
+def test_the_expected_step_is_full_participation():
     """Every subset of three clients by hand, through messages, with unequal probabilities."""
     sizes, n = [1.0, 2.0, 4.0], 3
     grid = LocalGrid(shifting_app(UPDATES, sizes), partitions(n))
@@ -401,7 +401,7 @@ def test_metrics_of_clients_are_averaged_by_coefficient():
     assert "num-examples" not in metrics
 
 
-def test_metrics_of_another_form_are_left_out_and_the_round_goes_on():
+def test_metrics_of_another_form_are_left_out():
     strategy, grid = sampling(budget=5), fleet()
 
     def listing(reply):
@@ -471,7 +471,7 @@ def test_names_before_partitions_before_node_ids():
     assert len(list(messages)) == 2
 
 
-def test_an_app_that_does_not_introduce_itself_goes_by_node_ids_and_equal_weights():
+def test_an_app_without_introductions_goes_by_node_ids():
     strategy, grid = sampling(), fleet(introduced=False)
     one_round(strategy, grid, record(**MODEL))
     assert strategy.sampler.keys(range(N)) == sorted(f"node-{node}" for node in grid.contexts)
@@ -528,7 +528,7 @@ class HungGrid(LocalGrid):
         return [] if message.metadata.dst_node_id == self.hung else super()._reply(message)
 
 
-def test_a_node_that_does_not_answer_is_asked_less_and_less_often():
+def test_a_silent_node_is_asked_ever_less_often():
     grid = HungGrid(shifting_app(UPDATES, SIZES), partitions(N))
     grid.hung, strategy, asked = node_of(grid, 4), sampling(), []
     for t in range(1, 21):
@@ -544,7 +544,7 @@ def test_a_node_that_does_not_answer_is_asked_less_and_less_often():
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 5])
-def test_an_error_at_the_question_does_not_make_another_client_of_it(code):
+def test_an_error_at_the_question_makes_no_new_client(code):
     strategy, grid = sampling(), fleet()
     one_round(strategy, grid, record(**MODEL))
     old, usual = node_of(grid, 3), grid._reply
@@ -574,7 +574,7 @@ def test_a_mod_that_refuses_questions_leaves_the_node_id():
     assert strategy.sampler.keys(range(N)) == sorted(f"node-{node}" for node in grid.contexts)
 
 
-def test_a_second_node_of_a_name_takes_its_part_and_is_warned_of():
+def test_a_second_node_of_a_name_is_warned_of():
     """A restarted SuperNode is there before its old id has expired."""
     strategy, grid = sampling(), fleet()
     one_round(strategy, grid, record(**MODEL))
@@ -624,7 +624,7 @@ def test_a_table_of_weights_decides_who_takes_part():
 
 
 @pytest.mark.filterwarnings("ignore:client")
-def test_a_run_in_which_nobody_takes_part_ends_at_once():
+def test_a_run_without_clients_ends_at_once():
     named = sampling(weights={str(i): 1.0 for i in range(N)})
     with pytest.raises(
         ValueError, match=r"none of 5 clients takes part: they are called 0, 1, 2, …, and weights="
@@ -714,7 +714,7 @@ def test_clients_that_are_gone_for_long_leave_where_asked_to():
     assert strategy.sampler.weights[1] == 0
 
 
-def test_who_was_told_to_leave_stays_away_until_it_comes_anew():
+def test_a_removed_client_returns_when_it_comes_anew():
     strategy, grid = sampling(budget=4), fleet()
     x = record(**MODEL)
     one_round(strategy, grid, x)
@@ -926,7 +926,7 @@ def test_numbers_of_every_kind_are_read(kind):
     assert flat(arrays) == pytest.approx(flat(record(**MODEL)) - full)
 
 
-def test_everybody_fails_and_the_model_stays():
+def test_all_fail_and_the_model_stays():
     strategy, grid = sampling(), fleet()
     x = record(**MODEL)
     grid.fails = dict.fromkeys(grid.contexts, 2)
@@ -950,7 +950,7 @@ def test_an_empty_draw_leaves_the_model_and_momentum_goes_on():
     pytest.fail("no empty draw among these")
 
 
-def test_nobody_yet():
+def test_no_client_yet():
     strategy, grid = sampling(fedavg(min_available_nodes=0, min_train_nodes=0)), fleet()
     online, grid.online = grid.online, set()
     assert one_round(strategy, grid, record(**MODEL)) == (None, None)

@@ -155,7 +155,7 @@ def test_clients_that_vanish_in_mid_round_are_asked_again(log):
 
 
 @pytest.mark.parametrize(("deadline", "missing"), [(None, 0), (5.0, 10)])
-def test_a_cohort_that_is_silent_until_the_timeout_is_asked_once_more(deadline, missing):
+def test_a_silent_cohort_is_asked_once_more(deadline, missing):
     """Nodes that died with the message and came back never answer it."""
     strategy, grid = sampling(deadline=deadline), fleet()
     play(strategy, grid, 2)
@@ -164,7 +164,7 @@ def test_a_cohort_that_is_silent_until_the_timeout_is_asked_once_more(deadline, 
     assert metrics["kvib-missing"] == missing
 
 
-def test_a_cohort_that_is_gone_while_others_are_there_counts_as_silent():
+def test_an_offline_cohort_counts_as_silent_if_others_stay():
     strategy, grid = sampling(), fleet()
     play(strategy, grid, 2)
     messages = strategy.configure_train(3, X, ConfigRecord(), grid)
@@ -175,7 +175,7 @@ def test_a_cohort_that_is_gone_while_others_are_there_counts_as_silent():
     assert expected_sum(strategy) == pytest.approx(1)  # one cause, not ten
 
 
-def test_a_node_that_is_always_unreachable_does_not_hold_up_the_run():
+def test_an_unreachable_node_does_not_stop_the_run():
     strategy, grid = sampling(budget=2), fleet(2)
     play(strategy, grid, 1)
     grid.fails = dict.fromkeys(grid.contexts, 5)  # the SuperLink still lists them
@@ -199,7 +199,7 @@ def test_no_client_counts_more_than_the_bound(lowest, a):
 # Names that are lost
 
 
-def test_half_a_fleet_that_never_returns_is_told_and_leaves(log):
+def test_half_a_fleet_that_never_returns_leaves(log):
     strategy, grid = sampling(), fleet()
     play(strategy, grid, 20)
     grid.online = set(sorted(grid.all)[: N // 2])
@@ -272,7 +272,7 @@ def test_nodes_without_names_that_restart_do_not_shrink_steps(log):
     assert max(told["kvib-clients"] for told in metrics) == 40  # the old names leave soon
 
 
-def test_a_late_node_and_one_without_a_name_are_told(log):
+def test_a_late_node_and_one_without_a_name_are_reported(log):
     grid = fleet(5)
     late = sorted(grid.all)[4]
     grid.online = grid.all - {late}
@@ -305,7 +305,7 @@ def test_a_forgotten_introduction_is_noticed_once():
     assert len(caught) == 1
 
 
-def test_equal_clients_that_introduce_themselves_without_a_size_are_not_warned_of():
+def test_equal_clients_without_sizes_are_not_warned_of():
     app = ClientApp()
 
     @app.train()
@@ -319,7 +319,7 @@ def test_equal_clients_that_introduce_themselves_without_a_size_are_not_warned_o
 
 
 @pytest.mark.parametrize("liars", [1, 3])
-def test_a_size_far_beyond_all_others_is_told(liars):
+def test_a_size_far_beyond_all_others_is_reported(liars):
     sizes = SIZES.copy()
     sizes[:liars] = 1e12
     with pytest.warns(
@@ -426,7 +426,7 @@ def test_a_deadline_takes_the_place_of_the_timeout():
     assert set(grid.timeouts) == {3, 7.5}
 
 
-def test_a_mod_that_clips_for_a_server_that_does_not_ask_ends_the_run(log):
+def test_a_clipping_mod_without_its_server_ends_the_run(log):
     """`fixedclipping_mod` belongs to a strategy that kvib refuses to wrap."""
     strategy, grid = sampling(patience=3), fleet(20, mods=[fixedclipping_mod])
     with pytest.raises(NothingUsableError, match=r"3 rounds in a row.*KEY_CLIPPING_NORM|clipping"):
@@ -694,7 +694,7 @@ def test_a_size_that_cannot_be_compared_takes_no_part(size):
     assert len(strategy.sampler) == 19
 
 
-def test_a_client_that_has_no_data_any_more_leaves_and_may_return():
+def test_a_client_without_data_leaves_and_may_return():
     sizes = dict(enumerate(SIZES[:20]))
     grid = Night(shifting_app(UPDATES, sizes), partitions(20))
     strategy = sampling()
@@ -708,7 +708,7 @@ def test_a_client_that_has_no_data_any_more_leaves_and_may_return():
     assert strategy.sampler.weights[4] > 0
 
 
-def test_clients_without_a_size_count_as_the_mean_whenever_they_come():
+def test_clients_without_a_size_count_as_the_mean():
     """The first two say nothing, and come before those who do."""
     app = shifting_app(UPDATES, introduced=False)
     sizes = [None, None, *([5000.0] * 8)]
@@ -739,7 +739,7 @@ def test_costs_may_not_change_in_a_journal(tmp_path):
             play(sampling(budget=3000, cost=other, journal=path), fleet(), 1)
 
 
-def test_a_cohort_from_before_a_restart_is_reported_as_it_stands(tmp_path):
+def test_a_cohort_from_before_a_restart_is_reported(tmp_path):
     path = tmp_path / "run.kvib"
     first, grid = sampling(journal=path), fleet()
     play(first, grid, 2)
@@ -773,7 +773,7 @@ def own_minimum(minimum):
     return OwnMinimum(min_available_nodes=2, min_train_nodes=2)
 
 
-def test_a_strategy_with_a_minimum_of_its_own_does_not_wait_for_ever(monkeypatch):
+def test_a_strategy_with_its_own_minimum_does_not_hang(monkeypatch):
     monkeypatch.setattr(strategy_utils, "sleep", lambda seconds: None)
     _, metrics = play(sampling(budget=5, inner=own_minimum(5)), fleet(20), 1)[0]
     assert metrics["kvib-missing"] == 0
@@ -808,7 +808,7 @@ def seen_by_function(records, n=5):
     return seen
 
 
-def test_a_function_for_metrics_sees_the_records_that_clients_sent():
+def test_a_metrics_function_sees_what_clients_sent():
     def records(i):
         kind = ConfigRecord({"device": f"phone {i}"})
         return {"train-metrics": MetricRecord({"n": 1 + i, "loss": float(i)}), "kind": kind}
@@ -829,12 +829,12 @@ def test_a_function_for_metrics_sees_several_records_as_sent():
     assert sorted(content["b"]["loss"] for content in seen) == [0, 2, 4, 6, 8]
 
 
-def test_a_client_with_other_names_does_not_reach_a_function_for_metrics():
+def test_other_names_do_not_reach_a_metrics_function():
     seen = seen_by_function(lambda i: {"metrics" if i else "odd": MetricRecord({"n": 1})})
     assert [list(content) for content in seen] == [["metrics"]] * 4
 
 
-def test_nodes_that_cannot_tell_their_size_are_named_while_the_run_waits(clock, log):
+def test_nodes_without_sizes_are_named_during_the_wait(clock, log):
     broken = [True]
 
     def size(context):
@@ -904,7 +904,7 @@ def test_nodes_that_come_back_one_by_one_are_waited_for(log):
     assert metrics["kvib-missing"] == 5
 
 
-def test_the_wait_for_a_cohort_begins_when_the_first_nodes_are_back(clock):
+def test_the_wait_begins_when_nodes_are_back(clock):
     """An outage of ten hours, with a timeout of one; then nodes come back one by one."""
     strategy, grid = sampling(deadline=3600), fleet()
     play(strategy, grid, 2)
@@ -922,7 +922,7 @@ def test_the_wait_for_a_cohort_begins_when_the_first_nodes_are_back(clock):
     assert clock.now > 36_000
 
 
-def test_a_cohort_that_is_gone_for_good_is_waited_for_no_longer_than_for_an_answer(clock):
+def test_the_wait_for_a_lost_cohort_is_bounded(clock):
     strategy, grid = sampling(deadline=600), fleet()
     play(strategy, grid, 2)
     messages = strategy.configure_train(3, X, ConfigRecord(), grid)
@@ -933,7 +933,7 @@ def test_a_cohort_that_is_gone_for_good_is_waited_for_no_longer_than_for_an_answ
     assert 600 <= clock.now < 610
 
 
-def test_nodes_that_are_listed_and_cannot_be_reached_are_given_time(clock, monkeypatch):
+def test_listed_but_unreachable_nodes_are_given_time(clock, monkeypatch):
     strategy, grid, pauses = sampling(budget=2), fleet(2), []
     play(strategy, grid, 1)
     grid.fails = dict.fromkeys(grid.contexts, 5)

@@ -109,7 +109,7 @@ def test_interpreted_steps_are_the_compiled_ones(monkeypatch):
 # What the wrapped strategy is handed
 
 
-def test_the_estimate_is_written_when_somebody_asks():
+def test_the_estimate_is_written_on_demand():
     array = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     lazy, plain = Unwritten(array), Array(array)
     assert lazy.numpy() is array

@@ -113,7 +113,7 @@ def test_every_strategy_keeps_what_was_not_sent(inner):
         assert not np.array_equal(numbers(x)["adapter.a"], before["adapter.a"])
 
 
-def test_every_strategy_steps_as_with_a_model_of_that_part_alone():
+def test_strategies_step_as_with_that_part_alone():
     for inner in AVERAGING:
         part = {name: MODEL[name] for name in ADAPTERS}
         alone, grid = wrapped(inner), LocalGrid(shifting_app(UPDATES, SIZES), partitions(N))
@@ -173,7 +173,7 @@ def test_of_two_the_one_that_sends_more_counts():
     pytest.fail("no round had both kinds")
 
 
-def test_names_that_the_model_does_not_have_are_refused_and_have_no_vote():
+def test_unknown_names_are_refused_and_have_no_vote():
     def more(reply):
         reply.content["arrays"]["mine"] = reply.content["arrays"]["head"]
         return reply

@@ -145,7 +145,7 @@ def test_clients_are_called_by_key_or_by_number():
 @pytest.mark.parametrize(
     "sees", [{"guard": kvib.Guard()}, {"sketch": 4}, {"estimator": kvib.Difference()}]
 )
-def test_who_must_see_updates_is_refused_where_the_framework_sums(sees):
+def test_no_guard_where_the_framework_sums(sees):
     assert KnownClients(sampler(**sees)).cohort is None
     with pytest.raises(ValueError, match="before we see them"):
         KnownClients(sampler(**sees), sums_alone=True)

@@ -93,7 +93,7 @@ def back_up(path):
 
 @posix
 @pytest.mark.parametrize("read_by", [look, back_up])
-def test_reading_the_files_in_the_same_process_does_not_let_others_in(tmp_path, read_by):
+def test_reading_in_the_same_process_lets_no_other_in(tmp_path, read_by):
     path = tmp_path / "here" / "a"
     path.parent.mkdir()
     with begin(path) as sampler:
@@ -275,7 +275,7 @@ def test_who_may_read_it_is_the_users_choice_afterwards(tmp_path):
         assert modes(tmp_path)["a-wal"] == modes(tmp_path)["a"] == 0o640
 
 
-def test_a_reader_leaves_the_log_of_a_writer_that_lost_its_own_locks(tmp_path):
+def test_a_reader_leaves_the_log_of_a_writer_without_locks(tmp_path):
     """SQLite's locks of the journal itself go when the process copies it; then a reader must not
     take the writer's empty log for one that was left behind."""
     begin(tmp_path / "a").close()

@@ -283,7 +283,7 @@ def assert_equal(one, other):
         assert np.array_equal(array, other[1][name], equal_nan=array.dtype.kind == "f"), name
 
 
-def test_policies_that_take_no_changes_are_refused_where_there_were_some(tmp_path):
+def test_policies_that_take_no_changes_are_refused(tmp_path):
     path = tmp_path / "a"
     with begin(path) as sampler:
         play(sampler, 3)

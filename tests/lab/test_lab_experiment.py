@@ -83,7 +83,7 @@ def test_seeds_of_a_samplers_own():
     assert set(map(tuple, seeds.values())) == {(0, 1, 2)}
 
 
-def test_one_seed_of_everybody_before_the_next(tmp_path):
+def test_one_seed_of_all_before_the_next(tmp_path):
     runs = tiny.experiment(tmp_path, "seeds=[3, 1]", "budgets=[2, 5]").runs()
     assert [(run.seed, run.budget) for run in runs] == [
         (seed, budget) for seed in (1, 3) for budget in (2, 5) for _ in range(2)
@@ -128,7 +128,7 @@ def as_released(label):
     return next(run for run in read(RELEASED).runs() if run.sampler.label == label)
 
 
-def test_the_released_mean_has_the_right_weights_in_the_wrong_order():
+def test_the_released_mean_has_the_wrong_order():
     coefficients = parts.coefficients(as_released("uniform as released"))
     ones, weight = np.ones(4, int), np.array([0.1, 0.2, 0.3, 0.4])
     orders, apart = set(), 0
@@ -232,7 +232,7 @@ def test_what_decides_a_run(tmp_path):
 # Stragglers
 
 
-def test_what_an_experiment_without_stragglers_is_has_not_changed(tmp_path):
+def test_an_experiment_without_stragglers_is_as_before(tmp_path):
     """Run folders of earlier versions say nothing of them, and are still taken."""
     config = next(tiny.experiment(tmp_path).runs()).config()
     assert not {"response", "availability", "cool_down"} & {*config, *config["sampler"]}

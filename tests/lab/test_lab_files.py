@@ -129,7 +129,7 @@ def test_two_experiments_of_one_name(tmp_path):
 # Files that build on others
 
 
-def test_what_a_file_does_not_say_is_said_in_the_one_it_extends(tmp_path):
+def test_a_file_takes_the_rest_from_the_one_it_extends(tmp_path):
     tiny.write(tmp_path)
     text = 'extends = "../tiny.toml"\nrounds = 9\nlocal.epochs = 2\n'
     given = read(tiny.write(tmp_path / "deep", text, "longer"))

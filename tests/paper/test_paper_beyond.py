@@ -252,7 +252,7 @@ def test_the_table_of_what_was_played(tmp_path):
     ]
 
 
-def test_notes_in_result_files_are_told(tmp_path):
+def test_notes_in_result_files_are_shown(tmp_path):
     """Once above the figures, for all that share one, and with every figure."""
     drawn_otherwise(tmp_path, "synthetic")
     assert "Note on procedures" not in beyond.page(tmp_path)

@@ -60,7 +60,7 @@ def changed(folder, name, column):
     return folder
 
 
-def test_the_page_of_our_own_samplers_is_that_of_the_committed_results():
+def test_the_page_of_our_own_samplers():
     assert beyond.page(RESULTS) == (ROOT / "docs/beyond.md").read_text(encoding="utf-8")
 
 
@@ -93,7 +93,7 @@ def test_every_figure_that_has_results_is_drawn(tmp_path):
 # Stragglers
 
 
-def test_the_page_of_stragglers_is_that_of_the_committed_results():
+def test_the_page_of_stragglers():
     assert stragglers.page(RESULTS) == (ROOT / "docs/stragglers.md").read_text(encoding="utf-8")
 
 
@@ -208,7 +208,7 @@ def test_the_page_tells_of_diverged_and_missing_runs(everything, tmp_path):
     assert "25 runs of 500 rounds" in text
 
 
-def test_a_target_that_nobody_reaches(tmp_path):
+def test_a_target_that_no_run_reaches(tmp_path):
     """No winner, no warning, no claim of having seen anything."""
     for version in ("v1", "v2", "v3"):
         given = find(f"femnist-{version}", ROOT / "experiments")
@@ -276,7 +276,7 @@ def test_twice_as_fast_is_where_the_best_of_the_others_ends(tmp_path, end, verdi
     assert "uniform 0.550; Mabs 0.900" in seen.measured
 
 
-def test_the_papers_samplers_are_compared_while_ours_are_not_played(tmp_path):
+def test_the_papers_samplers_without_ours(tmp_path):
     fallen(tmp_path, {"K-Vib": 0.0}, missing=("recommended", "Forecast"))
     assert finding(TEXT, tmp_path).reason.startswith(f"seen here: {REPRODUCED}; ")
     fallen(tmp_path, {"K-Vib": 0.0}, missing=("Avare",))
@@ -513,7 +513,7 @@ def test_short_runs_are_judged_without_a_warning(tmp_path):
     assert "T = 500" not in text
 
 
-def test_results_of_before_they_told_what_is_missing(tmp_path):
+def test_results_that_do_not_list_missing_runs(tmp_path):
     given = read(ROOT / "experiments/synthetic.toml", ("rounds=50",))
     made(tmp_path, given, plausible(given))
     path = tmp_path / "synthetic.json"

@@ -74,7 +74,7 @@ def test_kvib_by_hand_to_the_digit():
     assert got[1] == pytest.approx([0.25 + x / total for x in s], rel=1e-14)
 
 
-def test_vrb_mixes_less_when_there_are_more_clients_than_rounds():
+def test_vrb_mixes_less_with_more_clients_than_rounds():
     few = kvib.Sampler(kvib.Vrb(rounds=3), np.ones(N), K)
     assert few.policy.exploration(few.state.learned, 0).mix == 0.3
     unknown = kvib.Sampler(kvib.Vrb(), np.ones(64), K)
@@ -221,7 +221,7 @@ def test_doubling_rule():
     assert mixes == pytest.approx([1, 1, (32 / 64) ** (1 / 3), 0.5, (32 / 512) ** (1 / 3)])
 
 
-def test_gain_is_the_mean_feedback_of_the_first_round_and_then_frozen():
+def test_gain_is_frozen_after_the_first_round():
     sampler = kvib.Sampler(kvib.KVib(rounds=T), np.ones(N), K)
     empty = sampler.draw(available=[])
     sampler.update(empty, [])

@@ -82,7 +82,7 @@ def test_the_budget_found_keeps_the_variance(procedure):
 
 
 @pytest.mark.parametrize("procedure", [kvib.independent, kvib.with_replacement], ids=repr)
-def test_nobody_falls_below_perfect(procedure):
+def test_no_policy_falls_below_perfect(procedure):
     """On average a bound from below (5.5 standard errors: false alarm 2e-8), and a close one."""
     estimates, least = [], []
     for seed in range(40):

@@ -189,7 +189,7 @@ def test_intervals_hold_the_true_variance_in_many_worlds():
     check_coverage(150)
 
 
-def test_rounds_without_feedback_are_left_out_but_empty_ones_count():
+def test_rounds_without_feedback_are_left_out():
     weights, norms = world(3, rounds=10)
     rounds, _ = logged(kvib.Uniform(), weights, norms, 8, kvib.independent)
     empty = Cohort(ids=[], count=[], expected=[], weight=[], budget=8.0, requested=8.0, round=10)
@@ -260,7 +260,7 @@ def test_no_false_alarm_by_single_precision(clients, budget, procedure):
 @pytest.mark.parametrize(
     ("share", "told"), [(0.48, "48%"), (0.994, "99%"), (0.9996, "99.96%"), (1 - 2e-6, "99.9998%")]
 )
-def test_a_share_below_all_is_not_told_as_all(share, told):
+def test_a_share_below_all_is_not_shown_as_all(share, told):
     assert below_all(share) == told
 
 
@@ -406,7 +406,7 @@ def journal_of(path, draw, policy, procedure, budget, **options):
 @pytest.mark.filterwarnings("ignore:.* did not answer")
 @pytest.mark.parametrize("policy", DRAWN_BY, ids=repr)
 @pytest.mark.parametrize("log", LOGS)
-def test_the_logging_policy_gets_the_logged_estimate_under_all_conditions(policy, log, tmp_path):
+def test_the_logged_estimate_under_all_conditions(policy, log, tmp_path):
     """To single precision, in which a journal keeps cohorts; procedures take turns."""
     draw, options, budget = LOGS[log]
     turn = (list(LOGS).index(log) + DRAWN_BY.index(policy)) % len(DRAWN_AS)

@@ -296,7 +296,7 @@ def test_a_journal_that_has_forgotten_what_clients_weighed(tmp_path, monkeypatch
     assert [one.cohort.round for one in whole.rounds()] == list(range(24))
 
 
-def test_journals_of_earlier_versions_that_have_their_beginning(tmp_path, monkeypatch):
+def test_earlier_journals_with_their_beginning(tmp_path, monkeypatch):
     """Weights are known from there on, and prices that are rates; costs before a return are not."""
     monkeypatch.setattr(events, "_before", lambda *_: {})
     answering = {"response": 0.5, "over_select": True}

@@ -104,7 +104,7 @@ def test_probabilities_and_coefficients(policy):
     assert cohort.pairs().uncorrelated
 
 
-def test_the_answer_is_the_same_however_often_and_in_whatever_order():
+def test_the_answer_does_not_depend_on_the_order():
     sampler = new()
     play(sampler)
     first = dict(zip(KEYS, answers(sampler), strict=True))
@@ -216,7 +216,7 @@ def test_who_waits_is_gone_or_unknown():
 
 @pytest.mark.parametrize("policy", [kvib.KVib(), kvib.Avare()], ids=repr)
 @pytest.mark.filterwarnings("ignore:cool_down")
-def test_everybody_waits(policy):
+def test_all_clients_wait(policy):
     sampler = kvib.Sampler(policy, [1, 1], 2, kvib.independent, keys=["a", "b"], cool_down=1)
     assert sampler.admit("a").coefficient == 0.5
     assert len(sampler.gather(["a", "b"])) == 2
@@ -353,7 +353,7 @@ def test_killed_while_clients_check_in(policy, tmp_path):
         assert [c.ids.tolist() for c in sampler.outstanding()] == [cohort.ids.tolist()]
 
 
-def test_a_closed_journal_admits_nobody(tmp_path):
+def test_a_closed_journal_admits_no_client(tmp_path):
     sampler = kvib.journalled(tmp_path / "run", kvib.KVib(), WEIGHTS, 6)
     sampler.admit(0)
     sampler.close()

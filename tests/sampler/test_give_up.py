@@ -43,7 +43,7 @@ def test_interrupted_equals_straight(tmp_path, every):
         assert sampler.outstanding() == []
 
 
-def test_it_is_closed_and_unheard(tmp_path):
+def test_it_is_closed_without_answers(tmp_path):
     path = tmp_path / "a"
     with begin(path) as sampler:
         cohorts = [sampler.draw() for _ in range(4)]

@@ -166,7 +166,7 @@ def test_conditional_poisson_says_when_it_is_too_large():
         kvib.conditional_poisson(np.full(10**6, 0.01), np.random.default_rng(0))
 
 
-def test_nobody_available():
+def test_no_client_available():
     sampler = new()
     for nobody in ([], np.zeros(5, dtype=bool)):
         cohort = sampler.draw(available=nobody)

@@ -348,7 +348,7 @@ def dying(times, flags):
 
 @slow
 @pytest.mark.parametrize("method", ["summed", "answers"])
-def test_a_round_in_which_nobody_answers_is_begun_again(cluster, tmp_path, method):
+def test_a_round_without_answers_is_begun_again(cluster, tmp_path, method):
     batches = local_batches(TASK.train, np.array([7, 8]), LOCAL, 0, 0)
     more = (np.ones(2),) if method == "summed" else ()
     for times in (1, 2):

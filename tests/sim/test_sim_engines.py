@@ -290,7 +290,7 @@ def test_modules_that_vmap_cannot_take(kind):
     np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=3e-6)
 
 
-def test_nobody_is_slow_where_clients_are_batched():
+def test_no_client_is_slow_in_a_batch():
     for task in (linear_task(), conv_task(), regression_task()):
         assert TorchEngine(task, LOCALS["epochs"], batched=True).slow == ""
         assert TorchEngine(task, LOCALS["epochs"]).slow == ""
@@ -383,7 +383,7 @@ def test_training_is_in_training_mode_after_an_evaluation(batched):
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.filterwarnings("ignore:clients train slowly")
-def test_dropout_is_decided_by_the_round_and_not_by_what_ran_before(batched):
+def test_dropout_is_decided_by_the_round(batched):
     """A resumed run must see the same dropout: nothing may come from the global generator."""
     task = module_task(
         lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(FEATURES, CLASSES)),

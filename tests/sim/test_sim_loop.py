@@ -162,7 +162,7 @@ def test_variances_from_inner_products_across_chunks(procedure):
         assert a.variance == pytest.approx(b.variance, rel=1e-4)
 
 
-def test_no_variance_from_inner_products_beyond_the_memory_for_them():
+def test_no_gram_matrix_beyond_its_bytes():
     needed = len(new().task) * new().model.nbytes
     for memory, known in ((needed, True), (needed - 1, False)):
         simulation = new(kvib.Uniform(), kvib.pivotal, exact_every=1, gram_bytes=memory)
@@ -195,7 +195,7 @@ def test_every_policy_runs(policy):
         assert all(np.isfinite(v).all() for name, v in measured.items() if name != "ids")
 
 
-def test_everybody_drawn_is_full_participation():
+def test_all_drawn_is_full_participation():
     simulation = new(kvib.Uniform(), budget=N, exact_every=1)
     _, updates = everybody(simulation, 0)
     record = simulation.round()
@@ -205,7 +205,7 @@ def test_everybody_drawn_is_full_participation():
 
 
 @pytest.mark.filterwarnings("ignore:budget 0.5 is less than one")
-def test_nobody_drawn():
+def test_an_empty_cohort():
     """With a small budget independent draws may be empty; the model stays, the run goes on."""
     simulation = new(kvib.Uniform(), kvib.independent, budget=0.5)
     before, empty = simulation.model, 0

@@ -95,7 +95,7 @@ def test_records_of_a_selector(rule):
     assert records[-1].loss < records[0].loss
 
 
-def test_power_of_choice_takes_the_highest_losses_of_its_candidates():
+def test_power_of_choice_takes_the_highest_losses():
     simulation = new(RULES["Power-of-Choice"])
     simulation.round()  # all losses are equal before it
     for _ in range(4):
@@ -119,7 +119,7 @@ def test_a_step_is_the_mean_of_the_chosen():
         )
 
 
-def test_divfl_learns_updates_and_sketches_of_small_models_are_exact():
+def test_divfl_learns_from_exact_sketches_of_small_models():
     """A model with fewer numbers than the sketch: all distances stay as they are."""
     sketched, whole = (
         new(kvib.DivFL()),

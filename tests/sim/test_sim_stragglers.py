@@ -221,7 +221,7 @@ def test_every_outcome_of_a_round_with_a_bias(monkeypatch, scenario):
 
 
 @pytest.mark.parametrize("memory", [None, MEMORY], ids=["plain", "memory"])
-def test_a_sampler_that_is_not_told_stands_for_those_who_are_there(monkeypatch, memory):
+def test_without_rates_the_estimate_is_for_those_present(monkeypatch, memory):
     """Its variance is that given who is there; its bias is to the step of all."""
     before = 0 if memory is None else 4
     given = {"clients": 3, "truth": ABSENCE, "estimator": memory, "before": before, **SILENCE}
@@ -273,7 +273,7 @@ def test_the_mean_over_2000_seeds_is_the_full_step(scenario):
     assert np.mean(answered) < 0.9 or "response" not in given
 
 
-def test_whoever_ignores_silence_takes_steps_that_are_too_short():
+def test_ignored_silence_shortens_steps():
     """K = N, half of them silent: half of the full step on average, and the record says so."""
     given = {"truth": {"response": 0.5}, "budget": 4}
     with warnings.catch_warnings():
@@ -428,7 +428,7 @@ SILENT = {
 
 @pytest.mark.parametrize("engine", [Quadratic, Chunks, Far])
 @pytest.mark.parametrize("options", SILENT)
-def test_a_round_in_which_nobody_answers_leaves_the_model(engine, options):
+def test_a_round_without_answers_leaves_the_model(engine, options):
     simulation = new(engine=engine, **SILENT[options])
     before = simulation.model
     for _ in range(3):
@@ -447,7 +447,7 @@ def test_a_round_in_which_nobody_answers_leaves_the_model(engine, options):
 
 
 @pytest.mark.filterwarnings("ignore:.*did not answer")
-def test_nobody_answers_a_sampler_that_remembers():
+def test_no_answers_with_a_memory():
     """What is remembered is the step, as in a round in which nobody was drawn."""
     simulation = new(estimator=MEMORY, before=6)
     known = simulation.sampler.state.memory.known()
@@ -459,7 +459,7 @@ def test_nobody_answers_a_sampler_that_remembers():
 
 
 @pytest.mark.parametrize("engine", ["linear", "torch"])
-def test_a_step_from_memory_alone_has_the_precision_of_the_model(tmp_path, engine):
+def test_a_step_from_memory_has_the_models_precision(tmp_path, engine):
     """Also after a restart, when the memory has not seen yet what kind of updates there are."""
     from kvib.sim import LinearEngine, SoftmaxRegression
 

@@ -249,7 +249,7 @@ def test_digit_versions(writers, version, clients, whole, share):
 
 @needs_data
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
-def test_test_writers_train_nobody(writers, version):
+def test_test_writers_do_not_train(writers, version):
     """Images that name their own position show who wrote them."""
     names = np.arange(len(writers.y), dtype=np.uint32).view(np.uint8).reshape(-1, 1, 4)
     task = femnist.digits(version, replace(writers, x=names))

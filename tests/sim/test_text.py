@@ -311,7 +311,7 @@ def test_a_cache_that_does_not_say_what_it_was_made_of(data, monkeypatch):
     }
 
 
-def test_somebody_else_made_it_meanwhile(data, monkeypatch):
+def test_another_process_made_it_meanwhile(data, monkeypatch):
     """The first one stays, and nothing else."""
     small_news()
     [place] = (data / "cache").iterdir()
@@ -454,7 +454,7 @@ def test_half_precision_trains_alike(batched):
     assert (found - wanted).norm() < 0.02 * wanted.norm()
 
 
-def test_a_fresh_model_is_made_once_and_nobodys_else():
+def test_a_fresh_model_is_made_once():
     task = language()
     engine = TorchEngine(task, LOCAL)
     for seed in (0, 3, 3, 0):
@@ -576,7 +576,7 @@ def test_agnews_with_adapters(data):
     assert engine.chunk < 16e9 / (12 * engine.flat.frozen)  # activations of what is frozen too
 
 
-def test_a_kind_of_model_that_nobody_knows(tmp_path):
+def test_an_unknown_kind_of_model(tmp_path):
     task = language()
     prepared.prepare(task, tmp_path / "task.npz")
     path = tmp_path / "task.npz"
