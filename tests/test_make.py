@@ -70,7 +70,8 @@ def test_make_docs_fails(tree, defect):
     path = tree / file
     content = path.read_text(encoding="utf-8") if path.exists() else ""
     if path.suffix == ".py":
-        head, summary, tail = content.partition('    """The clients of one round')
+        head, summary, tail = content.partition('    """A cohort holds the clients')
+        assert tail
         path.write_text(f"{head}{summary} {text}{tail}", encoding="utf-8")
     else:
         path.write_text(f"{content}\n\n{text}\n", encoding="utf-8")
