@@ -100,7 +100,7 @@ class Cohort:
     requested: float = float("nan")
     """The requested budget: clients, costs or answers. Fewer clients may have been available."""
     most: float = 1.0
-    """The largest possible count of a client: 1, or the number of draws with replacement."""
+    """The largest possible count of a client: 1, or with replacement the number K of draws."""
     guarantee: Guarantee = "unbiased"
     """The guarantee for Σ coefficient·update over the clients that answer, each with probability q.
 

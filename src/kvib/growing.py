@@ -6,13 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SPARE = 1024
-"""Spare entries at least, so that a small population does not grow at every client that joins."""
+"""Entries added at each growth besides half of those that exist, so that a small population does
+not grow at every client that joins."""
 
 
 def enough(needed: int, room: int) -> int:
     """The number of entries for `needed` clients, where `room` entries exist.
 
-    It stays `room` if they suffice. Otherwise it grows by half, which makes copies rare.
+    It stays `room` if they suffice. Otherwise it grows by half and `_SPARE` entries, which makes
+    copies rare, or to `needed` if that is more.
     """
     return room if needed <= room else max(needed, room + room // 2 + _SPARE)
 

@@ -91,7 +91,7 @@ class Remembered(Part):
         self._current = np.zeros(2)
 
     def known(self, excluded: IntArray | None = None) -> Tensor | float:
-        """βΣλh over all clients but the excluded ones, [d]; 0.0 where nothing is remembered."""
+        """βΣλh over all clients but the excluded ones, [d]; 0.0 if β = 0 or nothing is kept."""
         if self._store is None or self.beta == 0:
             return 0.0
         return self.beta * self._sum_without(self._store, excluded)
@@ -110,7 +110,7 @@ class Remembered(Part):
         return store.sum(others, self._weights[others])
 
     def recalled(self, ids: IntArray) -> Rows | None:
-        """βh of these clients, [m, d]; None where nothing is remembered."""
+        """βh of these clients, [m, d]; None if β = 0 or nothing is kept."""
         if self._store is None or self.beta == 0:
             return None
         return self.beta * self._store.recall(ids)

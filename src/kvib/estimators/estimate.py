@@ -96,8 +96,8 @@ def estimate(
             from client id to update works too, without the clients that did not answer. All
             updates are real and finite.
         coefficients: The function that gives the coefficients: `unbiased` or `self_normalised`.
-        like: An update of the form of the model. With it an empty cohort gives zeros of that form,
-            not 0.0.
+        like: An update of the form of the model. If no client answered, the estimate is then zeros
+            of that form, not 0.0.
 
     Examples:
         >>> import numpy as np, kvib

@@ -15,8 +15,8 @@ STEP_DECAY = 0.9
 training."""
 MOST_MEDIANS = 30.0
 """The largest norm in the first round, in median norms, since no typical step is known yet. Norms
-that differ little stay within ten medians. One log-normal norm in a hundred with σ = 1.5 is beyond
-30."""
+that differ little stay within ten medians. Among log-normal norms with σ = 1.5, one in a hundred is
+beyond 30."""
 FEWEST_FOR_MEDIAN = 3
 """The fewest norms of which a median is taken: two norms do not show which one exploded."""
 MOST_STEPS, MOST_SHARES = 2.0, 20.0

@@ -198,9 +198,8 @@ class _LastUpdates:
             weakref.finalize(self, file.close)
             self._rows: Rows = np.memmap(file, kind, "w+", shape=(N, d))
         elif is_numpy(like):
-            self._rows = np.zeros(
-                (N, d), kind
-            )  # the system provides a page when it is first written
+            # The system provides a page of zeros when it is first written.
+            self._rows = np.zeros((N, d), kind)
         else:
             example = half(self._like) if config.precision == "float16" else self._like
             self._rows = zeros(example, (N, d))

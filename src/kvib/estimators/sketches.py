@@ -57,7 +57,7 @@ class Sketches(Part):
     def filled(self, ids: IntArray, weights: FloatArray) -> FloatArray:
         """The sketches of these clients, [m, size], or [m, 0] where no client has a sketch.
 
-        Clients that were never seen get the mean of all sketches.
+        Clients that were never seen get the mean of all sketches, weighted by `weights`, [N].
         """
         seen = self.seen
         if len(seen) == 0:

@@ -214,7 +214,7 @@ class Estimation:
         self.not_finite = np.zeros(len(cohort), dtype=np.bool_)
         """The clients whose updates are not finite, [m]. With a guard they count as silent."""
         self.guarantee: Guarantee = cohort.guarantee
-        """The guarantee of the estimate after the draw, and after `finish` with the answers."""
+        """The guarantee of the cohort. After `finish` it is the guarantee of the estimate."""
         self.variance = math.nan
         """The estimated variance of the estimate after `finish`; NaN where it is not known."""
         self._spread = spread
@@ -256,7 +256,7 @@ class Estimation:
         return self.borrow(at, rows if self._context.memory is None else tensors.copied(rows))
 
     def borrow(self, at: BoolArray, updates: Rows) -> Rows:
-        """Add the updates of some clients without a copy, and return g − βh of each.
+        """Add the updates of some clients without a copy, and return what `add` returns.
 
         Args:
             at: A mask of the cohort that marks the clients of these updates.

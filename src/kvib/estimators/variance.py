@@ -229,9 +229,9 @@ def norm_part(
 ) -> FloatArray:
     """The part of the variance that each client adds and norms determine, [m].
 
-    It is π²(1/(q·p) − 1). For draws with replacement π²/q is added here. What norms do not
-    determine is left out: ‖D‖²/K is subtracted from the whole, with D = Σλg, and for q < 1 also at
-    most π²(1/q − 1)/K.
+    It is π²(1/(q·p) − 1). Draws with replacement add π²/q, which is included here. They also lower
+    the variance, which is left out here: by ‖D‖²/K in all, with D = Σλg, and for q < 1 by at most
+    π²(1/q − 1)/K per client.
 
     Args:
         pi: The feedback π of each client, [m].

@@ -129,7 +129,7 @@ class Forecast(Policy[ForecastState]):
         return _rounded(np.exp(np.clip(logs, SMALLEST_LOG, LARGEST_LOG)))
 
     def check(self, state: ForecastState, clients: int, round: int) -> None:
-        """Refuse a state of a later round, and covariances that are none."""
+        """Refuse a state of a later round, and covariances with a negative variance."""
         super().check(state, clients, round)
         features, last = len(state.features), max(state.round, 0)
         demand(state.round < round, f"state.round is {state.round}, and the next round {round}")
@@ -168,7 +168,7 @@ class Forecast(Policy[ForecastState]):
         return log_norms.refitted(state, t) if due else state
 
     def enter(self, state: ForecastState, ids: IntArray, weights: FloatArray) -> ForecastState:
-        """Let clients join that were never seen: their weights say what to expect."""
+        """Let clients join. They were never seen, and their weights say what to expect."""
         state.offset[ids] = state.precision[ids] = state.seen[ids] = 0.0
         state.features[0, ids] = 1.0
         return self._weighed(state, ids, weights)

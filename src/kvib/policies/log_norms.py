@@ -43,7 +43,7 @@ SCORED = 16
 """The number of clients that an early refit may score per client drawn since the last refit."""
 REFIT_DIVISOR = 4
 """The divisor of the refit schedule: after a refit in round t the next one is due in round
-t + t/4, so that T rounds need O(log T) refits."""
+t + max(1, ⌊t/4⌋) at the latest, so that T rounds need O(log T) refits of this kind."""
 ALIKE = 1e-9
 """The standard deviation of logarithms below which they differ by rounding only."""
 BLOCK = 1 << 16
@@ -55,7 +55,8 @@ class ForecastState(NamedTuple):
     """Everything that is known about log‖g‖ = β·x + offset + noise."""
 
     log_score: FloatArray
-    """The logarithm of each score, [N]. Between refits it changes for observed clients only."""
+    """The logarithm of each score, [N]. Between refits it changes only for clients that
+    are observed, join or change their weight."""
     log_weight: FloatArray
     """log λ, [N]."""
     features: FloatArray
@@ -111,7 +112,7 @@ def inverse_deviation(x: FloatArray) -> float:
 def prior_variances(slopes: int) -> FloatArray:
     """The variances of the slopes before anything is known, [d].
 
-    It is 1 for the slope of log λ, and 1 for all others together, so that many useless variables
+    They are 1 for the slope of log λ, and 1 for all others together, so that many useless variables
     add no more uncertainty than one.
     """
     return np.array([1.0, *np.full(slopes - 1, 1 / max(slopes - 1, 1))])
@@ -142,10 +143,11 @@ def slope_steps(state: ForecastState, t: int) -> FloatArray:
 
 
 def rescore(state: ForecastState, ids: IntArray, t: int) -> None:
-    """Set log_score = log(λ·√E‖g‖²) of these clients, in place: √E‖g‖² = exp(mean + variance).
+    """Set log_score = log(λ·√E‖g‖²) of these clients, in place, up to terms common to all clients.
 
-    Scores of all other clients stay as they were at the last refit, although their variances have
-    grown by `grown` since then. Subtracting it here keeps the two comparable.
+    √E‖g‖² = exp(mean + variance). Until the next refit the variances of all clients are taken to
+    grow alike, by the drift per round and by LARGEST_VARIANCE at most. That growth is subtracted
+    here, so that this score is comparable with scores that were set in other rounds.
     """
     mean, variance = shrunk_offset(state, ids, offset_variance(state, ids, t))
     forecast = state.slope[1:] @ state.features[1:, ids] + mean  # the trend is common to all

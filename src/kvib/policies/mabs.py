@@ -34,8 +34,8 @@ class MabsState(NamedTuple):
 class Mabs(Policy[MabsState]):
     """Draw clients by exponential weights, which grow with the updates that they send.
 
-    Each client is the arm of a bandit, and a large update is a large reward. A mixture with uniform
-    ones keeps all probabilities positive.
+    Each client is the arm of a bandit, and a large update is a large reward. A mixture with
+    uniform probabilities keeps every probability positive.
 
     u = (1−η)·softmax(log w) + η/N, and after a round log w_i += δ·count·π²/u_i³ with
     δ = η²√(ln N/(T N⁵))/L and L = G².
@@ -108,8 +108,7 @@ class Mabs(Policy[MabsState]):
         rate = math.sqrt(math.log(N) / (T * float(N) ** 5))
         u, answered = cohort.expected / cohort.budget, cohort.expected_answers / cohort.budget
         with np.errstate(over="ignore"):
-            # δ·π²/u³ as a square of ratios, which stay finite. The third u is the probability of
-            # an answer per draw.
+            # δ·π²/u³ = rate·(η·π/(√L·u))²/u. The last u is the probability of an answer per draw.
             gain = self.mix * feedback / (math.sqrt(L) * u)
             log_weight[ids] += np.minimum(rate * cohort.count * gain**2 / answered, LARGEST_STEP)
         peak = max(state.peak, float(log_weight[ids].max()))

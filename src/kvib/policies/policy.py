@@ -38,7 +38,12 @@ class Setting(NamedTuple):
     """
 
     weights: FloatArray
-    """λ of every client, [N], Σλ = 1."""
+    """λ of every client, [N], in units of the total weight at the beginning of the run.
+
+    Σλ = 1 for a new sampler. A policy that takes over later (`Sampler.switch`) can start after
+    clients joined, left or changed their weights. Then Σλ can differ from 1, and departed clients
+    are included.
+    """
     budget: float
     """The expected number of clients per round, K."""
     cap: float
@@ -191,7 +196,8 @@ class Policy(Generic[PolicyState]):
             state: The state before the round.
             cohort: The clients that answered, never none. Importance weights are
                 1/`expected_answers`.
-            feedback: The feedback π = λ‖g‖ of each of them, [m].
+            feedback: The feedback π = λ‖g‖ of each of them, [m]. Where answers can be missing it is
+                divided by √(q·a).
         """
         return state
 
@@ -210,7 +216,8 @@ class Policy(Generic[PolicyState]):
 
         Args:
             state: The state of the policy.
-            feedback: The feedback π = λ‖g‖ of all clients, [N].
+            feedback: The feedback π = λ‖g‖ of all clients, [N]. Where answers can be missing it is
+                divided by √(q·a).
         """
         raise ValueError(
             f"{type(self).__name__} does not use norms at draw; call draw() without norms"
@@ -222,7 +229,7 @@ class Policy(Generic[PolicyState]):
         Args:
             state: The state, whose `per_client` arrays already have entries for them.
             ids: The ids of the new clients. An empty array asks whether clients may join at all.
-            weights: λ of each, in the units of the first `Setting`.
+            weights: λ of each, in the units of `Setting.weights`.
         """
         raise ValueError(
             f"{type(self).__name__} does not take clients that join later; start a new sampler, or "
@@ -237,7 +244,7 @@ class Policy(Generic[PolicyState]):
         Args:
             state: The state of the policy.
             ids: The ids of the clients whose weights changed.
-            weights: The new λ of each, in the units of the first `Setting`.
+            weights: The new λ of each, in the units of `Setting.weights`.
             ratio: The new λ divided by the old λ of each.
         """
         raise ValueError(

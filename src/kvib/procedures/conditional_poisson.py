@@ -19,7 +19,7 @@ _LARGEST_TABLE = 2**27
 _ITERATIONS = 500
 """Steps after which the solver for b stops, converged or not."""
 _TOLERANCE = 1e-13
-"""Relative error of the log-odds of b at which the solver stops."""
+"""Residual of the log-odds x of b at which the solver stops, in units of 1 + max|x|."""
 _PAST_STEPS = 5
 """Past steps from which Anderson's acceleration extrapolates."""
 
@@ -27,8 +27,8 @@ _PAST_STEPS = 5
 class _Design(NamedTuple):
     """The random part of the draw: n coins, of which exactly k show heads.
 
-    A fractional Σp gets one more coin, for a client that does not exist. The cohort has k − 1
-    clients when this coin shows heads, and k clients otherwise.
+    A fractional Σp gets one more coin, for a client that does not exist. When it
+    shows heads, k − 1 of the clients in `at` are drawn, and k otherwise.
     """
 
     at: IntArray

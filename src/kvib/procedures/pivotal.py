@@ -12,9 +12,9 @@ PLAYS_FOR_ALL, LEAVES_NOTHING = 1.0, -1.0
 """The two ways to treat a tie, a duel in which a + b is 1 except for rounding.
 
 With `PLAYS_FOR_ALL` one client gets a + b and the other 0. With `LEAVES_NOTHING` one gets 1 and
-the other a + b − 1. Both keep the means, but the same random number names different winners. Every
-whole budget ends in a tie. The last digit of a sum differs between machines, so it must not decide
-between the two.
+the other a + b − 1. Both keep the means, but the same random number can name different winners.
+Every whole budget ends in a tie. The last digit of a sum differs between machines, so it must not
+decide between the two.
 """
 
 
@@ -90,8 +90,8 @@ def _counts(expected: FloatArray, rng: np.random.Generator) -> IntArray:
 pivotal = Procedure("pivotal", _counts)
 """Exactly K clients with the given probabilities, by duels in random order.
 
-Two undecided clients duel until one of them is in or out, and the undecided one meets the next
-client. The size of the cohort never varies: it is K, or ⌊K⌋ or ⌈K⌉ for a fractional K.
+A duel of two undecided clients decides one of them, who is then in or out. The other one meets the
+next client. A fractional K gives ⌊K⌋ or ⌈K⌉ clients.
 
 A duel of probabilities a and b ends with (a + b, 0) or (0, a + b) if a + b < 1, and with
 (1, a + b − 1) or (a + b − 1, 1) otherwise. Its odds keep E[p_i], and Σp stays K throughout.

@@ -50,9 +50,9 @@ def _by_index(index: Indexed, rng: np.random.Generator) -> IntArray:
 systematic = Procedure("systematic", _counts)
 """Exactly K clients with the given probabilities, by one random start and equal steps.
 
-The clients lie side by side on a line in random order, each as long as its probability. A single
-random number decides the draw: the cohort is the clients at equally spaced points of the line. A
-fractional K gives ⌊K⌋ or ⌈K⌉ clients.
+The clients lie side by side on a line in random order, each as long as its probability. In this
+order a single random number decides the draw: the cohort is the clients at equally spaced points of
+the line. A fractional K gives ⌊K⌋ or ⌈K⌉ clients.
 
 Client k is drawn if one of the points u, u + 1, u + 2, … lies within its part of the line, from
 p_1 + … + p_{k−1} to p_1 + … + p_k. The start u is uniform on [0, 1).
@@ -78,7 +78,8 @@ ordered = Procedure("ordered", _in_order, by_index=_by_index)
 The procedure sorts and shuffles nothing, so it draws from a hundred million clients too. Clients
 with neighbouring ids are hardly ever drawn together. Ids should therefore carry no information
 about the clients, or put similar clients side by side. In the second case a cohort's own estimate
-of its variance, which is made for random orders, is too large.
+of its variance, which is made for random orders, is too large. A fractional K gives ⌊K⌋ or ⌈K⌉
+clients.
 
 Client k is drawn if one of the points u, u + 1, u + 2, … lies within its part of the line, from
 p_1 + … + p_{k−1} to p_1 + … + p_k. The start u is uniform on [0, 1).
