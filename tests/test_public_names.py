@@ -101,6 +101,11 @@ def test_fields_that_changed_their_name(name):
     assert warned[0].filename == __file__
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         one.nothing  # noqa: B018
+    with (
+        pytest.warns(DeprecationWarning),
+        pytest.raises(TypeError, match=f"{old} is {new} by its old name; give one of them"),
+    ):
+        make(**{old: value, new: value})
 
 
 def test_a_cohort_that_version_0_1_pickled():

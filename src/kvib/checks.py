@@ -156,6 +156,8 @@ def earlier_names(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
         def renaming(first: Any, *values: Any, **fields: Any) -> Any:
             for name in names.keys() & fields.keys():
                 warn(f"{cls.__name__}({name}=…) is now {names[name]}=…", DeprecationWarning)
+                if names[name] in fields:
+                    raise TypeError(f"{name} is {names[name]} by its old name; give one of them")
                 fields[names[name]] = fields.pop(name)
             return make(first, *values, **fields)
 
