@@ -33,8 +33,8 @@ class Answer(NamedTuple):
     position: int
     """The position of the client in the cohort."""
     arrays: ModelArrays
-    """The arrays x_i by name, as NumPy arrays or the bytes of `.npy` files. With `Hidden` the arrays
-    are the scaled update."""
+    """The arrays x_i by name, as NumPy arrays or the bytes of `.npy` files. With `Hidden` they hold
+    the scaled update."""
     norm: Any = None
     """The norm of the update that the client reports, with `Hidden`."""
 
