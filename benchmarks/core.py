@@ -156,8 +156,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     folder = Path("benchmarks/results")
     parser.add_argument("--out", type=Path, default=folder, help="Folder of the results.")
+    out = parser.parse_args().out  # before the measurements, so that --help measures nothing
     results = {title: measure() for title, measure in SECTIONS.items()}
-    tables.publish(parser.parse_args().out / "core", tables.environment(), results)
+    tables.publish(out / "core", tables.environment(), results)
 
 
 if __name__ == "__main__":

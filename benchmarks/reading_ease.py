@@ -103,10 +103,11 @@ def drawn(files: dict[str, str], seed: int) -> list[str]:
 
 
 def main() -> None:
+    """Measure, and write reading_ease.json, reading_ease.md and a figure, or list texts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", help="a commit to compare with")
-    parser.add_argument("--draw", type=int, metavar="SEED", help="list ten pages and ten modules")
-    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--before", help="Commit to compare with (default: none).")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="List ten pages and ten modules.")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="Folder of the results.")
     options = parser.parse_args()
     now = tree(None)
     if options.draw is not None:

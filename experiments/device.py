@@ -98,8 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=1, help="Number of runs at the same time.")
     add("--threads", type=int, help="CPU threads per process (default: all).")
     add("--stop-after", type=float, default=math.inf, help="Seconds after which to save and stop.")
-    add("--chunk-bytes", type=float, default=16e9, help="Bytes for clients trained together.")
-    add("--require-graphs", action="store_true", help="Stop if CUDA graphs cannot be used.")
+    chunk = ("--chunk-bytes", "--memory")
+    add(*chunk, type=float, default=16e9, help="Bytes for clients trained together.")
+    add("--require-graphs", action="store_true", help="Stop if clients cannot train fast.")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="Change of a key.")
     return parser
 

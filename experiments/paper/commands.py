@@ -41,10 +41,12 @@ def everywhere() -> None:
 @app.command()
 def report(
     results: Results = RESULTS,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
+    out: Annotated[Path, typer.Option(help="Page to write.")] = Path("docs/reproduction.md"),
 ) -> None:
-    """Write the page that judges the paper claim by claim, and beyond.md, stragglers.md and figures
-    beside it."""
+    """Write the page that judges the paper claim by claim.
+
+    The pages beyond.md and stragglers.md and the figures are written beside it.
+    """
     from paper import beyond, figures, stragglers
     from paper.report import page
 
@@ -66,7 +68,12 @@ def report(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment, the first words of several, or all.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of an experiment or figure, first words of several names, or all."
+        ),
+    ],
     device: Device = None,
     out: Out = Path("out/runs"),
     processes: Processes = None,
@@ -109,10 +116,12 @@ def reproduce(
 
 @app.command()
 def figure(
-    names: Annotated[list[str], typer.Argument(help="Figures of the pages, or all.")],
+    names: Annotated[list[str], typer.Argument(help="Names of figures of the pages, or all.")],
     results: Results = RESULTS,
     out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("out/figures"),
-    formats: Annotated[str, typer.Option(help="png, pdf, svg, with commas.")] = "png,pdf",
+    formats: Annotated[
+        str, typer.Option(help="File formats, separated by commas: png, pdf, svg.")
+    ] = "png,pdf",
 ) -> None:
     """Draw figures of the pages from collected results."""
     from kvib.lab.figures import suffixes

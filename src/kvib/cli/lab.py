@@ -57,7 +57,7 @@ def run(
         Path | None,
         typer.Option(
             help="Folder of the collected table "
-            "(default: results, or a folder under --out for a changed experiment)."
+            "(default: results, or a folder under that of the runs for a changed experiment)."
         ),
     ] = None,
     tasks: Annotated[
@@ -82,7 +82,8 @@ def run(
 
     The experiments of a file with several are carried out one after another.
     The table is written to results/.
-    The table of a changed experiment (--set, --seeds, --quick) is written to a folder under --out.
+    The table of a changed experiment (--set, --seeds) is written to a folder under --out.
+    With --quick, runs and table are written to a folder quick beside --out.
     """
     check_time(stop_after)
     deadline = time.monotonic() + stop_after

@@ -118,7 +118,7 @@ def _classifier(model: Any) -> dict[str, Any] | None:
 
 
 def _adapted(model: Any) -> dict[str, Any] | None:
-    """An adapted classifier. Adapters of models from scratch cannot be prepared."""
+    """An adapted classifier. Adapted models of other kinds cannot be prepared."""
     inner = _classifier(model.model) if isinstance(model, text.Adapted) else None
     return None if inner is None else {**inner, "rank": model.rank, "scale": model.scale}
 

@@ -81,7 +81,7 @@ class Selected:
         return self.guarantee
 
     def update(self, cohort: Cohort, norms: FloatArray) -> None:
-        """End the round. A selector does not learn from norms, only from losses before a draw."""
+        """End the round. Norms teach a selector nothing: it got its signals before the draw."""
         self._learn(cohort, [None] * len(cohort))
 
     def _learn(self, cohort: Cohort, signals: list[Any]) -> None:

@@ -45,7 +45,7 @@ class RoundReport:
     variance: float
     """The estimated sampling noise of the step. NaN where it is not known."""
     cut: float
-    """The length that the guard took off the step."""
+    """What the guard cut off Σ coefficient·‖g‖: a bound on the bias of this round."""
     offline: float
     """The share of λ that was offline at the draw."""
     lost: float
@@ -57,8 +57,8 @@ class RoundReport:
     left: tuple[Key, ...]
     """The clients that left since the last round."""
     stepped: bool
-    """Whether the model moved. It stays below the quorum, where no client answered, and where the
-    sum of `Hidden` lacks an update."""
+    """Whether the model moved. It does not move if answers are fewer than the quorum, if no client
+    answered, or if the sum of `Hidden` lacks an update."""
 
     def metrics(self) -> dict[str, int | float]:
         """Return the numbers that go into Flower's MetricRecord of the round."""

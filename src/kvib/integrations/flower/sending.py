@@ -115,16 +115,14 @@ class Sender:
         return Message(content, node, metadata.message_type, ttl=metadata.ttl)
 
     def reached(self, grid: Grid, sent: Sent, replies: Replies) -> Replies:
-        """The replies, asked for again if the whole cohort was cut off: no round is lost."""
+        """The replies, asked for again if an outage cut off the whole cohort: it loses no round."""
         attempts = 0
         while self._is_cut_off(replies.kinds, attempts):
             if replies.kinds == {Silence.OFFLINE}:  # the grid may list nodes that cannot be reached
                 pause(attempts)
             attempts += 1
             messages = self.messages(sent, self.online(grid, sent))
-            if (
-                not messages
-            ):  # other nodes are online, so these clients are offline and not the network
+            if not messages:  # other nodes are online, so there is no outage any more
                 break
             log(INFO, "kvib: no drawn client was reached; they are asked again")
             again = grid.send_and_receive(messages, timeout=self.timeout)

@@ -33,7 +33,8 @@ class Answer(NamedTuple):
     position: int
     """The position of the client in the cohort."""
     arrays: ModelArrays
-    """The arrays x_i by name, as NumPy arrays or the bytes of `.npy` files."""
+    """The arrays x_i by name, as NumPy arrays or the bytes of `.npy` files. With `Hidden` they hold
+    the scaled update."""
     norm: Any = None
     """The norm of the update that the client reports, with `Hidden`."""
 
@@ -58,7 +59,7 @@ class Outcome(NamedTuple):
     variance: float
     """The estimated variance of the step. NaN where it is not known."""
     cut: float
-    """The length that the guard took off the step."""
+    """What the guard cut off Σ coefficient·‖g‖: a bound on the bias of this round."""
 
 
 class Combination(ABC):
@@ -162,7 +163,8 @@ class Visible:
             round: The round whose answers are added.
             model: The model that was sent to the clients.
             held: Whether the framework holds all answers in memory anyway. They are added all at
-                once then, which also gives the variance. If not, they are added a few at a time.
+                once then, which also gives the variance of draws for which norms do not suffice. If
+                not, they are added a few at a time.
         """
         return _Seen(round, model, held)
 

@@ -292,7 +292,7 @@ class Fleet:
             self._news.returned.extend(back)
 
     def compare(self, examples: Iterable[Any], way_out: str) -> None:
-        """Warn where clients that report no size train on different numbers of examples.
+        """Warn where clients that never introduced themselves train on different amounts of data.
 
         Args:
             examples: The numbers of examples that clients of the round trained on.

@@ -78,7 +78,7 @@ class BatchedTrainer:
             )
         if draws(self.flat.module):
             return "the module draws random numbers (dropout); clients train one after another"
-        # Two clients train on the same sample, each with another sample behind the mask. Their
+        # Two clients train on the same sample, with different samples behind the mask. Their
         # gradients are equal if samples do not depend on the others of their batch.
         probe = torch.tensor([[0, 0], [0, len(self.x) - 1]], device=self.device)
         mask = torch.tensor([[1.0, 0.0], [1.0, 0.0]], device=self.device)
@@ -222,7 +222,7 @@ def _padded(batches: Batches, members: IntArray, width: int) -> tuple[torch.Tens
 def _rounded(clients: int) -> int:
     """The number of clients rounded up: few different numbers mean that few graphs are recorded.
 
-    It is a multiple of 4 up to 32 clients, and of 16 beyond.
+    1 and 2 stay as they are. It is a multiple of 4 up to 32 clients, and of 16 beyond.
     """
     if clients <= 2:
         return max(clients, 1)

@@ -201,7 +201,7 @@ def _parts(length: int, threads: int) -> IntArray:
 
 
 def _wide(updates: Floats) -> FloatArray:
-    """The updates in double precision, padded with zeros to multiples of eight: 64 bytes a row."""
+    """The updates in double precision, padded with zeros to multiples of eight rows and columns."""
     m, d = updates.shape
     wide = np.zeros((-(-m // 8) * 8, -(-d // 8) * 8))
     wide[:m, :d] = updates

@@ -14,8 +14,8 @@ AG_NEWS, REUTERS, SHAKESPEARE = (
 )
 """The files in `KVIB_DATA`."""
 HUB_DOCUMENTS = 60_000
-"""The number of documents of CC-News that are taken from the hub. It has 700,000, which is more
-than enough."""
+"""The number of documents of CC-News that are taken from the hub, of its 700,000. It is more than
+enough."""
 SPLITS = ("train", "test")
 """The parts of AG News."""
 

@@ -9,7 +9,7 @@ from kvib.sim.text.tokens import Tokens
 from kvib.types import FloatArray, IntArray
 
 SIZES, ORDER = 8, 9
-"""Added to a seed, so that sizes and the order of samples come from different random numbers."""
+"""Joined to a seed, so that sizes and the order of samples come from different random numbers."""
 ROUNDING = 1e-9
 """Added before a size is cut to a whole number, so that rounding errors cut nothing off."""
 AT_LEAST_ONE = 1 - 1e-12
