@@ -91,7 +91,8 @@ def simulate(
         str, typer.Option(help=f"Engine that trains the clients: {', '.join(NAMES)}.")
     ] = "auto",
     address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster (default: one started here).")
+        str | None,
+        typer.Option(help="Address of a Ray cluster (default: RAY_ADDRESS, or one started here)."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of Ray actors (default: as many as fit).")
