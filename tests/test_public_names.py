@@ -59,7 +59,9 @@ def test_names_that_moved(name):
 RENAMED = {
     "kvib.metrics.cost": "sampling_cost",
     "kvib.metrics.optimal_cost": "optimal_sampling_cost",
+    "kvib.theory.dynamic_regret": "dynamic_regret_bound",
     "kvib.theory.hindsight_gap": "hindsight_gap_bound",
+    "kvib.theory.restricted_cost": "restricted_sampling_cost",
     "kvib.replay.Estimate": "Interval",
     "kvib.integrations.flower.usual_guard": "default_guard",
 }

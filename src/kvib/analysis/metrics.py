@@ -13,7 +13,7 @@ regret can be negative there.
 available here, so that q = a·r is the response r.) The estimate is divided by q, so silence leaves
 the sampling cost Σπ²/(q·p) of the paper's appendix on stragglers, as if the feedback were π/√q.
 
-Clients may also be absent before the draw, each with probability 1 − a. Then give the expected
+Clients may also be unavailable before the draw, each with probability 1 − a. Then give the expected
 counts of the available clients and π/a for their feedback, and add `absence`. The mean of this sum
 over all sets of available clients is the variance of the estimate that is divided by a too.
 """
@@ -122,13 +122,14 @@ def variance(
 
 
 def absence(feedback: ArrayLike, availability: ArrayLike) -> float:
-    """Clients that are absent by themselves before the draw add this to the variance.
+    """Clients that are unavailable by chance before the draw add this to the variance.
 
-    Σπ²·(1 − a)/a = E‖Σ_there λg/a − D‖², where each client is there with its own probability a.
+    Σπ²·(1 − a)/a = E‖Σ_available λg/a − D‖², where each client is available with its own
+    probability a.
 
     Args:
         feedback: The feedback π of all clients, [N].
-        availability: The probability a that a client is there, a number or [N].
+        availability: The probability a that a client is available, a number or [N].
 
     Examples:
         >>> from kvib import metrics

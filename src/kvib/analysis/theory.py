@@ -20,7 +20,7 @@ from kvib.waterfill import waterfill
 def sampling_variance(
     expected: ArrayLike, feedback: ArrayLike, factors: ArrayLike | None = None
 ) -> float:
-    """A bound on the variance of any design without replacement uses norms only.
+    """A bound on the variance of any design without replacement, from norms alone.
 
     E‖d − D‖² ≤ Σ v·π²/p. It needs no inner products of updates. Without more knowledge of the
     design v = N(1 − p). That is Lemma B.3, E‖Σz‖² ≤ N·ΣE‖z‖², for the N terms
@@ -46,7 +46,7 @@ def sampling_variance(
 
 
 def design_factors(joint: ArrayLike) -> FloatArray:
-    """The factors of a design say how much noise its correlations add to independent draws.
+    """The factors of a design bound the noise that its correlations add to independent draws.
 
     v with P − pp′ ⪯ Diag(p·v), for the joint probabilities P of a design without replacement.
     v = μ(1 − p) with μ the largest eigenvalue of the correlations of who is drawn, so that
@@ -232,7 +232,7 @@ def convergence(
 
 
 def sampling_utility(clients: int, budget: float, largest_weight: float, factor: float) -> float:
-    """The sampling utility is small where the optimal sampler comes close to the full step.
+    """The sampling utility is lower where the optimal sampler gains more over uniform draws.
 
     γ^t = (α*(N−K)/K + N)·W, between NW (α* = 0) and NW + W(N−K)/K (α* = 1).
 
@@ -502,4 +502,11 @@ def kvib_mix(clients: int, budget: float, rounds: int) -> float:
     return float(min(1.0, (clients / (rounds * budget)) ** (1 / 3)))
 
 
-__getattr__ = renamed(__name__, {"hindsight_gap": "hindsight_gap_bound"})
+__getattr__ = renamed(
+    __name__,
+    {
+        "dynamic_regret": "dynamic_regret_bound",
+        "hindsight_gap": "hindsight_gap_bound",
+        "restricted_cost": "restricted_sampling_cost",
+    },
+)

@@ -69,7 +69,7 @@ class Buckets:
         self.place = np.concatenate([self.place, more])
 
     def build(self, ids: IntArray, scores: Scores, prices: Scores) -> None:
-        """Insert these clients into empty buckets. All other clients are removed."""
+        """Empty all buckets, then insert these clients."""
         self.place[:], self.sums[:] = -1, 0.0
         # First pass: count the clients of each bucket, and sum their scores.
         counts = np.zeros(EXPONENTS, np.int64)

@@ -53,7 +53,7 @@ class Index:
         self.intervals = None
 
     def build(self, ids: IntArray) -> None:
-        """Insert these clients, ascending, into an empty index. All other clients are removed."""
+        """Empty the index, then insert these clients, which are ascending."""
         self.totals[0] = _total(self.prices, ids)
         if self.by_weight is not None and self.weights is not None:
             self.by_weight.build(ids, self.weights, self.prices)

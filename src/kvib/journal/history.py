@@ -58,8 +58,8 @@ class Table(NamedTuple):
     answered: FloatArray
     """The number of clients that answered; NaN where no feedback has arrived (yet)."""
     variance: FloatArray
-    """The variance, estimated from the norms or from the updates where a round ended with `step`;
-    NaN where it is not known."""
+    """The variance, estimated from the norms where they suffice, or from the updates (`step`,
+    `begin(spread=True)`); NaN where it is not known."""
 
 
 class About(NamedTuple):
@@ -96,7 +96,7 @@ class About(NamedTuple):
 def read(path: str | os.PathLike[str]) -> "History":
     """Read the past rounds of a journal, which may be in use by another process meanwhile.
 
-    The file is checked and never changed.
+    All that is read is checked, and the file is never changed.
 
     Args:
         path: The file of the journal.
@@ -213,7 +213,7 @@ class History:
             return range(clients(file)) if called is None else called
 
     def upgrades(self) -> list[Upgrade]:
-        """List the versions of kvib that took over and would have drawn or learned otherwise."""
+        """List, in order, the versions of kvib that would have drawn or learned otherwise."""
         with closing(JournalFile(self.path)) as file:
             return [Upgrade(**entry) for entry in file.about.get("upgrades", [])]
 

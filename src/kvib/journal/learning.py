@@ -18,7 +18,7 @@ from kvib.types import FloatArray, IntArray
 
 
 def taught(state: State, file: JournalFile, begun: FloatArray, way: Way) -> tuple[Learner, Learned]:
-    """A new policy after all rounds whose details are kept, and the number of these rounds.
+    """A new policy after all rounds whose details are kept, and how many rounds taught it.
 
     The policy sees feedback in the order in which it arrived. Clients join, leave and change their
     weights as they did then. Where rounds were removed, the file does not say which clients were

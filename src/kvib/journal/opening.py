@@ -38,7 +38,7 @@ def journalled(
     keep: int | None = None,
     **options: Any,
 ) -> Journalled:
-    """Open a sampler that lives in a file, so that a crash of the process loses nothing.
+    """Open a sampler that lives in a file, so that it survives a crash of the process.
 
     A new file begins a sampler. An existing file continues its sampler where the last process
     stopped. Then options need not be given again, and those that are given must agree with the

@@ -223,8 +223,8 @@ class Journalled(ReadableSampler):
         Args:
             cohort: The cohort, as drawn by this sampler.
             updates: One update per client in the order of `cohort.ids`: arrays or tensors of one
-                shape (or stacked along the first axis), None where a client did not answer. They
-                must be real and finite, except with a guard, which leaves the others out.
+                shape (or stacked along the first axis), None where a client did not answer. All
+                must be real and finite. A guard leaves out those that are not finite.
             coefficients: `unbiased` or `self_normalised`.
             like: An object of the form of the model. With it a round without answers gives a step
                 of that form too.
@@ -235,7 +235,7 @@ class Journalled(ReadableSampler):
     def begin(
         self, cohort: Cohort, coefficients: Coefficients = unbiased, *, spread: bool = False
     ) -> Estimation:
-        """Begin a step that takes updates one by one, for updates too large to hold together.
+        """Begin a step whose updates come in parts, since they do not fit into memory together.
 
         Ending the estimation (`Estimation.finish`) learns from the round, durably.
 

@@ -65,11 +65,11 @@ def ratio_over_rounds(top: FloatArray, bottom: FloatArray, z: float) -> Interval
     value = max(0.0, float(top.sum() / bottom.sum()))
 
     def too_high(rho: float) -> bool:
-        """Whether the true ratio is below this one."""
+        """Whether the rounds refute this ratio, since the true one is below it."""
         return _below_zero(top - rho * bottom, z)
 
     def too_low(rho: float) -> bool:
-        """Whether the true ratio is above this one."""
+        """Whether the rounds refute this ratio, since the true one is above it."""
         return _below_zero(rho * bottom - top, z)
 
     low = _between(value, 0.0, too_low) if too_low(0.0) else 0.0

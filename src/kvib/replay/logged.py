@@ -130,7 +130,7 @@ class Logged(NamedTuple):
     norms: FloatArray
     """‖g‖ in the order of its ids; NaN where there was no answer."""
     answered: bool = True
-    """Whether feedback has arrived; False for a round that was drawn and is still open."""
+    """Whether feedback has arrived; False for a round that is still open or was given up."""
     available: IntArray | None = None
     """Clients that it was drawn among, ascending ids; None means all."""
     absent: IntArray | None = _NO_IDS

@@ -24,9 +24,10 @@ _SMALLEST_PART = 16
 
 
 class Curve(NamedTuple):
-    """A curve that shows the variance per round of one policy at each budget, with intervals.
+    """A curve that shows the variance per round at each budget, with intervals.
 
-    Its arrays have one entry for each of `Plan.budgets`.
+    It is that of a policy, or of the bound `Plan.perfect`. Its arrays have one entry for each of
+    `Plan.budgets`.
 
     Examples:
         >>> import numpy as np

@@ -28,8 +28,9 @@ class DivFL:
     It minimises Σ_i min_{j ∈ S} ‖g_i − g_j‖ over the last known updates g.
 
     Args:
-        sketch: The numbers that a simulation keeps of every update. Distances of sketches are those
-            of updates on average, and exactly for models with no more numbers than that.
+        sketch: The length of the sketch that a simulation keeps of every update. Distances of
+            sketches are those of updates on average, and exactly for models with no more numbers
+            than that.
 
     Examples:
         >>> import kvib

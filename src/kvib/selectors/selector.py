@@ -24,7 +24,7 @@ class Rule(Protocol):
 
     @property
     def sketch(self) -> int:
-        """The numbers of the sketch of an update that the rule learns from. It is 0 for a rule that
+        """The length of the sketch of an update that the rule learns from. It is 0 for a rule that
         learns from losses, which clients report before the draw."""
 
     def start(self, weights: FloatArray, budget: int) -> Any:
@@ -66,10 +66,10 @@ class Rule(Protocol):
 
 
 class Selector:
-    """A selector chooses clients by a biased rule, and has the methods of a `Sampler`.
+    """A selector chooses clients by a biased rule, and is used like a `Sampler`.
 
-    The rule looks at losses or updates and chooses for certain. So there are no probabilities to
-    divide by, and no coefficient can make the step unbiased. Cohorts say `guarantee="biased"`:
+    The rule chooses by losses or updates, not by probabilities. So there is nothing to divide by,
+    and no coefficient can make the step unbiased. Cohorts say `guarantee="biased"`:
     aggregate them with `kvib.self_normalised`.
 
     Args:
