@@ -104,7 +104,7 @@ def test_fields_that_changed_their_name(name):
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         one.nothing  # noqa: B018
     with (
-        pytest.warns(DeprecationWarning),
+        pytest.warns(DeprecationWarning, match=old),
         pytest.raises(TypeError, match=f"{old} is {new} by its old name; give one of them"),
     ):
         make(**{old: value, new: value})

@@ -67,9 +67,7 @@ def run(
     stop_after: StopAfter = math.inf,
     address: Annotated[
         str | None,
-        typer.Option(
-            help="Address of a Ray cluster, for engine=ray (default: RAY_ADDRESS, or one started here)."
-        ),
+        typer.Option(help="Address of a Ray cluster (default: RAY_ADDRESS, or one started here)."),
     ] = None,
     patience: Annotated[
         float | None,
