@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from paper.toy import Errors, Floats, RunOutcome, example_1, example_2, figure_1, figure_2
+from paper.toy import Errors, Floats, Outcome, example_1, example_2, figure_1, figure_2
 
 
 def table_1(results: list[Errors]) -> Table:
@@ -26,7 +26,7 @@ def table_1(results: list[Errors]) -> Table:
     return table
 
 
-def table_2(full: Floats, outcomes: list[RunOutcome]) -> Table:
+def table_2(full: Floats, outcomes: list[Outcome]) -> Table:
     """Every outcome of Example 2, with its probability."""
     title = f"Example 2: every outcome for K = 2; the sum of all is ({full[0]:.2f}, {full[1]:.2f})"
     table = Table(title=title)

@@ -50,7 +50,7 @@ def example_1(
     return results
 
 
-class RunOutcome(NamedTuple):
+class Outcome(NamedTuple):
     """One possible cohort of Example 2."""
 
     procedure: str
@@ -59,7 +59,7 @@ class RunOutcome(NamedTuple):
     estimate: Floats
 
 
-def example_2(budget: int = 2) -> tuple[Floats, list[RunOutcome]]:
+def example_2(budget: int = 2) -> tuple[Floats, list[Outcome]]:
     """Three vectors of length 1, 3 and 6: every outcome of both procedures."""
     root = np.sqrt
     g = np.array([[root(2) / 2, root(2) / 2], [1, -2 * root(2)], [2 * root(7), 2 * root(2)]])
@@ -70,13 +70,13 @@ def example_2(budget: int = 2) -> tuple[Floats, list[RunOutcome]]:
         probability = float(np.prod(np.where(counts, p, 1 - p)))
         if probability > 0:
             estimate = (np.array(counts) / p) @ g
-            outcomes.append(RunOutcome("independent (ISP)", counts, probability, estimate))
+            outcomes.append(Outcome("independent (ISP)", counts, probability, estimate))
     for counts in itertools.product(range(budget + 1), repeat=3):
         if sum(counts) == budget:
             orders = math.factorial(budget) / math.prod(map(math.factorial, counts))
             probability = float(orders * np.prod((e / budget) ** counts))
             outcomes.append(
-                RunOutcome("random (RSP)", counts, probability, (np.array(counts) / e) @ g)
+                Outcome("random (RSP)", counts, probability, (np.array(counts) / e) @ g)
             )
     return g.sum(axis=0), outcomes
 
@@ -102,7 +102,7 @@ def figure_1(results: list[Errors]) -> Figure:
     return figure
 
 
-def figure_2(full: Floats, outcomes: list[RunOutcome]) -> Figure:
+def figure_2(full: Floats, outcomes: list[Outcome]) -> Figure:
     """A plot of the estimates in the plane."""
     figure = Figure(figsize=(5.6, 4.2))
     axis = figure.subplots()
