@@ -13,7 +13,7 @@ import pytest
 import kvib
 import kvib.integrations.flower
 from kvib import names, policies, procedures
-from kvib.integrations.kit import EstimateAvailability
+from kvib.integrations.kit import EstimateAvailability, Renormalise
 from kvib.journal import Logged
 from kvib.sim import Record
 
@@ -108,6 +108,13 @@ def test_fields_that_changed_their_name(name):
         pytest.raises(TypeError, match=f"{old} is {new} by its old name; give one of them"),
     ):
         make(**{old: value, new: value})
+
+
+@pytest.mark.parametrize("offline", [EstimateAvailability(), Renormalise()])
+def test_a_constant_that_changed_its_name(offline):
+    with pytest.warns(DeprecationWarning, match="everybody_is_listed is now lists_all") as warned:
+        assert offline.everybody_is_listed == offline.lists_all
+    assert warned[0].filename == __file__
 
 
 def test_a_cohort_that_version_0_1_pickled():

@@ -1,6 +1,7 @@
 """The claims of the paper, each judged from result files.
 
-No result is typed in by hand: measured numbers, intervals and verdicts are functions of the files.
+No result of a run is typed in by hand: measured numbers, intervals and verdicts are functions of
+the files. The two examples and the lemma need no files.
 """
 
 from collections.abc import Callable, Sequence

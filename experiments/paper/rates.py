@@ -19,7 +19,7 @@ def final_accuracy(results: Results) -> pl.DataFrame:
 
 
 def best_rate(results: Results) -> dict[str, float]:
-    """The learning rate at which each sampler ends most accurate."""
+    """The learning rate at which each sampler that was run ends most accurate."""
     last = final_accuracy(results).sort("accuracy", "learning_rate")
     best = dict(zip(last["label"].to_list(), last["learning_rate"].to_list(), strict=True))
     return {label: best[label] for label in results.labels if label in best}

@@ -16,9 +16,11 @@ SHORTEST = 3
 """Rounds in a row that a client must be offline before it can count as lost."""
 LEAVE_AFTER = 50
 """Rounds offline in a row after which a client leaves, by default."""
+RENAMED = {"gone_after": "leave_after", "everybody_is_listed": "lists_all"}
+"""Names of version 0.1, and for each its name today."""
 
 
-@earlier_names({"gone_after": "leave_after"})
+@earlier_names(RENAMED)
 @dataclass(frozen=True)
 class EstimateAvailability:
     """Keeps offline clients in the objective, where the clients online stand in for them.
@@ -62,7 +64,7 @@ class EstimateAvailability:
         return EstimatedRate(self.strength, self.lowest)
 
 
-@earlier_names({"gone_after": "leave_after"})
+@earlier_names(RENAMED)
 @dataclass(frozen=True)
 class Renormalise:
     """Makes the clients online the whole objective of a round: their λ are rescaled to sum to 1.
