@@ -205,9 +205,9 @@ from kvib.journal import journalled
 sampler = journalled(sys.argv[1], kvib.KVib(), np.ones(5), 2)
 sampler.draw()
 if os.fork() == 0:
+    print("forked", flush=True)  # by the child: now it has let go of what it inherited
     time.sleep(60)
     os._exit(0)
-print("forked", flush=True)
 time.sleep(60)
 """
 
