@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import kvib
+from kvib import names
 from kvib.procedures import Procedure
 
 ROOMS = (
@@ -186,14 +187,14 @@ def test_there_is_an_example(name):
     assert ">>> " in documentation(PUBLIC[name], name)
 
 
-@pytest.mark.parametrize(
-    "name", [*PROCEDURES, *(n for n in CLASSES if n.startswith("kvib.policies"))]
-)
-def test_policies_and_procedures_have_intuition_and_a_formula(name):
-    """Two sentences at least before the formula, a mathematical sign, and for those of the
-    literature a year."""
-    text = documentation(PUBLIC[name], name)
-    assert len(re.findall(r"[.!?](?:\s|$)", text.split(">>>")[0])) >= 3, text
+@pytest.mark.parametrize("name", [*names.POLICIES, *names.PROCEDURES])
+def test_policies_and_procedures_have_all_parts(name):
+    """Two sentences of intuition or more, a formula, and a reference."""
+    text = documentation(PUBLIC[f"kvib.{name}"], name)
+    head = text.split("Args:")[0].split("Examples:")[0]
+    assert len(re.findall(r"[.!?](?:\s|$)", head)) > 2
+    assert re.search(r"[=∝≥≤<Σ√…]", head)
+    assert "References:" in text
 
 
 def test_one_definition_of_each_public_name():

@@ -1,6 +1,5 @@
 """Unbiased adaptive client sampling for federated learning."""
 
-import importlib
 import inspect
 import typing
 
@@ -10,7 +9,7 @@ from kvib.analysis import metrics as metrics
 from kvib.analysis import theory as theory
 from kvib.analysis.diagnose import Diagnosis as Diagnosis
 from kvib.analysis.diagnose import diagnose as diagnose
-from kvib.checks import warn as _warn
+from kvib.checks import renamed as _renamed
 from kvib.clients.rates import EstimatedRate as EstimatedRate
 from kvib.cohort import Cohort as Cohort
 from kvib.estimators.difference import Difference as Difference
@@ -42,15 +41,6 @@ from kvib.version import __version__ as __version__
 from kvib.waterfill import waterfill as waterfill
 
 _MODULES = ("journal", "metrics", "plan", "replay", "theory")
-_MOVED = {
-    "Admission": "kvib.clients.check_in",
-    "Exploration": "kvib.policies",
-    "Forecasts": "kvib.policies",
-    "Pairs": "kvib.procedures",
-    "Setting": "kvib.policies",
-}
-"""Names that were in `kvib` up to version 0.1, and the packages that have them now."""
-
 if not typing.TYPE_CHECKING:  # type checkers read the imports above instead
     __all__ = sorted(
         name
@@ -59,10 +49,13 @@ if not typing.TYPE_CHECKING:  # type checkers read the imports above instead
     )
     __all__ += ["__version__"]
 
-    def __getattr__(name: str) -> typing.Any:
-        """Return an object by a name that has moved, with a warning that names its new place."""
-        if name not in _MOVED:
-            raise AttributeError(f"module 'kvib' has no attribute {name!r}")
-        home = _MOVED[name]
-        _warn(f"kvib.{name} is now {home}.{name}", DeprecationWarning)
-        return getattr(importlib.import_module(home), name)
+    __getattr__ = _renamed(
+        __name__,
+        {
+            "Admission": "kvib.clients.check_in.Admission",
+            "Exploration": "kvib.policies.Exploration",
+            "Forecasts": "kvib.policies.Forecasts",
+            "Pairs": "kvib.procedures.Pairs",
+            "Setting": "kvib.policies.Setting",
+        },
+    )

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import wraps
+from importlib import import_module
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -127,14 +128,17 @@ def renamed(home: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         home: The `__name__` of the module.
-        names: Earlier names, and for each its name today.
+        names: Earlier names, and for each its name today. A name that has moved to another module
+            has the module before it, with a dot.
     """
 
     def find(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {home!r} has no attribute {name!r}")
-        warn(f"{home}.{name} is now {home}.{names[name]}", DeprecationWarning)
-        return getattr(sys.modules[home], names[name])
+        place, _, today = names[name].rpartition(".")
+        place = place or home
+        warn(f"{home}.{name} is now {place}.{today}", DeprecationWarning)
+        return getattr(import_module(place), today)
 
     return find
 
